@@ -1,0 +1,1 @@
+"""The vocabulary: frozen dataclasses, enums, ids, units, errors, handshake names. Standard library only."""
