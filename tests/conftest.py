@@ -1,0 +1,118 @@
+"""Rules for all tests: sockets stay on this machine, expensive families are sampled, nothing is left running.
+
+Environment: ``EVERSTEP_TEST_ALL=1`` runs every case and more examples; ``EVERSTEP_TEST_COMMIT`` fixes the sample.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests import guards, sampling
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT.parent / "shared" / "data"
+RUN_ALL = os.environ.get("EVERSTEP_TEST_ALL") == "1"
+LEFT_OUT = pytest.StashKey[int]()
+
+# No deadline: two cores are shared with other tests, and a slow example is not a wrong one.
+_CALM: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", max_examples=60, **_CALM)
+settings.register_profile("ci", max_examples=60, derandomize=True, print_blob=True, **_CALM)
+settings.register_profile("all", max_examples=600, print_blob=True, **_CALM)
+settings.load_profile("all" if RUN_ALL else "ci" if os.environ.get("CI") else "default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    guards.limit_sockets()
+    config.stash[LEFT_OUT] = 0
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    if RUN_ALL:
+        return "expensive families: all of them (EVERSTEP_TEST_ALL=1)"
+    commit = sampling.current_commit(ROOT)
+    share = f"about {sampling.DEFAULT_FRACTION:.0%}, at least one of each"
+    return f"expensive families: {share}, chosen by commit {commit[:12]}; EVERSTEP_TEST_ALL=1 runs all"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what the sample leaves out. A test named on the command line by its id always runs."""
+    if RUN_ALL or any("::" in argument for argument in config.args):
+        return
+    families: dict[str, list[str]] = {}
+    for item in items:
+        family = _family(item)
+        if family is not None:
+            families.setdefault(family, []).append(item.nodeid)
+    chosen = sampling.choose(families, sampling.current_commit(ROOT))
+    left_out = [item for item in items if _family(item) is not None and item.nodeid not in chosen]
+    if left_out:
+        config.stash[LEFT_OUT] = len(left_out)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _family(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("expensive")
+    if marker is None:
+        return None
+    if set(marker.kwargs) != {"family"} or marker.args:
+        raise pytest.UsageError(f'{item.nodeid}: write @pytest.mark.expensive(family="...")')
+    return str(marker.kwargs["family"])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    # Every worker collects the same list, so any of them knows the number.
+    left_out = getattr(node, "workeroutput", {}).get("left_out", 0)
+    node.config.stash[LEFT_OUT] = max(node.config.stash[LEFT_OUT], left_out)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    left_out = config.stash[LEFT_OUT]
+    if left_out:
+        terminalreporter.write_line(f"{left_out} expensive cases left out of this sample (make test-all runs them)")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder that holds pyproject.toml."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Real traces and prices kept beside the repository, which does not ship them; skips where they are not."""
+    if not DATA.is_dir():
+        pytest.skip("needs the data beside the repository (../shared/data), which is not here")
+    return DATA
+
+
+@pytest.fixture
+def leak_guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Fails the test if a process it started is alive five seconds after its end, and kills what is left.
+
+    Children inherit the mark ``EVERSTEP_TEST_RUN``, whose value is what the fixture gives; a process that is started
+    with an environment of its own must be handed it. Ask for this fixture first, so that it is torn down last.
+    """
+    run = uuid.uuid4().hex
+    monkeypatch.setenv(guards.RUN_VARIABLE, run)
+    yield run
+    survivors = guards.settle(run, patience_s=5.0)
+    guards.end(survivors)
+    if survivors:
+        listed = "\n".join(f"  {survivor.pid}: {survivor.command}" for survivor in survivors)
+        pytest.fail(f"{len(survivors)} processes outlived the test:\n{listed}", pytrace=False)
