@@ -11,9 +11,9 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 Decode = Callable[[Any], Any]
 T = TypeVar("T")
@@ -40,16 +40,16 @@ def from_dict(cls: type[T], data: Any) -> T:
     Raises:
         TypeError, ValueError, KeyError: the data does not fit the type.
     """
-    return typing.cast(T, _decoder(cls)(data))
+    return cast(T, _decoder(cast(Hashable, cls))(data))
 
 
 @functools.cache
-def _field_names(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cls))
+def _field_names(cls: Hashable) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cast("type[Any]", cls)))
 
 
 @functools.cache
-def _decoder(hint: Any) -> Decode:
+def _decoder(hint: Hashable) -> Decode:
     if isinstance(hint, typing.NewType):
         return _decoder(hint.__supertype__)
     origin = typing.get_origin(hint)
@@ -63,7 +63,7 @@ def _decoder(hint: Any) -> Decode:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     if dataclasses.is_dataclass(hint):
-        return _dataclass(typing.cast("type[Any]", hint))
+        return _dataclass(cast("type[Any]", hint))
     if hint is float:
         return float
     return lambda data: data
