@@ -17,7 +17,7 @@ CHECKS: dict[str, list[str]] = {
     "sizes": [PYTHON, "-m", "scripts.check_sizes"],
     "names": [PYTHON, "-m", "scripts.check_names"],
     "purity": [PYTHON, "-m", "scripts.check_purity"],
-    "python floor": [PYTHON, "-m", "scripts.check_floor"],
+    "floor": [PYTHON, "-m", "scripts.check_floor"],
     "lint": [str(BIN / "ruff"), "check", "--output-format", "concise", "."],
     "format": [str(BIN / "ruff"), "format", "--check", "--output-format", "concise", "."],
     "imports": [str(BIN / "lint-imports"), "--no-cache"],
@@ -36,7 +36,7 @@ def main(names: list[str]) -> int:
         started = time.monotonic()
         done = subprocess.run(CHECKS[name], cwd=REPOSITORY, capture_output=True, text=True, check=False)
         verdict = "ok" if done.returncode == 0 else "FAILED"
-        print(f"{name:<14} {verdict:<7} {time.monotonic() - started:5.1f} s", flush=True)
+        print(f"{name:<8} {verdict:<7} {time.monotonic() - started:5.1f} s", flush=True)
         if done.returncode:
             failed.append(name)
             print((done.stdout + done.stderr).rstrip(), end="\n\n", flush=True)
