@@ -139,3 +139,19 @@ class VersionConflict(EverstepError):
 
 class LeaseHeld(EverstepError):
     """Somebody else holds the lease and it has not run out."""
+
+
+class StoreError(EverstepError):
+    """The journal could not be read or written; of a refused batch nothing is visible. Reaction: pause, then try again."""
+
+
+class StoreFull(StoreError):
+    """No space is left for the journal; nothing of the batch was written. Reaction: pause, tell the user, try again."""
+
+
+class StoreUnusable(StoreError):
+    """The journal is damaged, not ours, or of a newer everstep. Reaction: stop with this one line; repeating cannot help."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed by this process; nothing more is read or written through it."""
