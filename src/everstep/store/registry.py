@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from everstep.model.errors import BadInput, Problem
 from everstep.plugins import BuiltIn, merge
-from everstep.ports import Store
+from everstep.store.archiving import JournalStore
 
 GROUP = "everstep.stores"
-"""Entry points of this group are callables ``(url: str) -> Store``, named by the scheme they open."""
+"""Entry points of this group are callables ``(url: str) -> JournalStore``, named by the scheme they open."""
 
 BUILT_IN = {
     "memory": BuiltIn("everstep.store.memory:open_url"),
@@ -15,7 +15,7 @@ BUILT_IN = {
 }
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str) -> JournalStore:
     """The store at ``url``: ``memory://``, ``sqlite:///relative/path``, ``sqlite:////absolute/path``, or a plugin's.
 
     Raises:
@@ -28,5 +28,5 @@ def open_store(url: str) -> Store:
         # The URL itself may hold a password: show its scheme alone.
         shown = f"no store is called '{scheme}'" if separator else "a store is named by a URL"
         raise BadInput(Problem("", "store", shown, f"known: {', '.join(f'{name}://' for name in sorted(openers))}"))
-    store: Store = openers[scheme]()(url)
+    store: JournalStore = openers[scheme]()(url)
     return store
