@@ -1,4 +1,4 @@
-"""What is built in, merged with what installed packages add by entry points: one rule for stores, blobs and providers."""
+"""What is built in, merged with what installed packages add by entry points: one rule for everything pluggable."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class FolderBlobs:
             made.mkdir(exist_ok=True)
             _sync_folder(made.parent)
 
-    def _list(self, prefix: str) -> list[BlobInfo]:
+    def _list(self, prefix: str) -> Sequence[BlobInfo]:
         start = prefix.rpartition("/")[0]
         top = self.root / start if start else self.root
         found = [info for info in self._walk(top) if info.key.startswith(prefix)]

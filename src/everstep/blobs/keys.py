@@ -7,7 +7,7 @@ MAX_KEY_BYTES = 1024
 
 
 def check_key(key: str) -> str:
-    """The key itself. Raises ValueError unless it is relative, without ``.``, ``..``, empty parts or NUL, and short enough."""
+    """The key itself. Raises ValueError unless it is relative, short, without ``.``, ``..``, empty parts and NUL."""
     if not key:
         raise ValueError("the key of an object is empty")
     _check_text(key)

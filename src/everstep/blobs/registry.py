@@ -19,7 +19,7 @@ BUILT_IN = {
 
 
 def open_blobs(url: str, **options: Any) -> Blobs:
-    """The object store at ``url``: ``file:///path``, ``s3://bucket/prefix``, ``gs://``, ``az://``, ``memory://``, or a plugin's.
+    """What is at ``url``: ``file:///path``, ``s3://bucket/prefix``, ``gs://``, ``az://``, ``memory://``, or others'.
 
     Args:
         url: what to open.

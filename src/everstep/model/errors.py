@@ -142,7 +142,7 @@ class LeaseHeld(EverstepError):
 
 
 class StoreError(EverstepError):
-    """The journal could not be read or written; of a refused batch nothing is visible. Reaction: pause, then try again."""
+    """The journal could not be read or written; nothing of a refused batch is visible. Reaction: pause, try again."""
 
 
 class StoreFull(StoreError):
@@ -150,7 +150,7 @@ class StoreFull(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The journal is damaged, not ours, or of a newer everstep. Reaction: stop with this one line; repeating cannot help."""
+    """The journal is damaged, not ours, or of a newer everstep; repeating cannot help. Reaction: stop with this line."""
 
 
 class StoreClosed(StoreError):

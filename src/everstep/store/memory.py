@@ -28,7 +28,7 @@ class _Kept:
 
 
 class MemoryStore:
-    """A ``Store`` that lives and dies with the process. For one event loop; nothing in it ever waits except ``follow``."""
+    """A ``Store`` that lives and dies with the process. Made for one event loop; only ``follow`` ever waits."""
 
     def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
         """Args: wall: UTC seconds, by which leases run out."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     Boolean,
     Column,
     Delete,
@@ -115,7 +116,7 @@ class Statements:
         def compiled(clause: ClauseElement) -> Statement:
             return Statement(clause, dialect)
 
-        name = bindparam("name")
+        name: BindParameter[str] = bindparam("name")
         # Values of these four go in by the order of the columns.
         self.add_line = compiled(insert(JOURNAL))
         self.set_stream = compiled(upsert(STREAMS))

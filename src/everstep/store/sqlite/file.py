@@ -40,9 +40,7 @@ def prepare(path: str) -> None:
             _check_or_create(connection, path)
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
-                raise StoreUnusable(
-                    f"{path}: this file system cannot hold a journal (no shared memory); use a local disk"
-                )
+                raise StoreUnusable(f"{path}: this file system cannot hold a journal; use a local disk")
             if os.path.getsize(path) < _CHECKED_WHEN_BELOW_BYTES:
                 check_pages(connection, path)
     finally:

@@ -80,12 +80,10 @@ class SqliteStore:
 
     async def read(self, *, stream: StreamId | None = None, after: int = 0, limit: int = 10_000) -> Sequence[Record]:
         """See ``Store.read``; archived streams included."""
-        if stream is None:
-            statement, values = STATEMENTS.read_all, {"after": after}
-        else:
-            statement, values = STATEMENTS.read_stream, {"after": after, "name": stream}
-        # SQLite reads a negative limit as none.
-        return await self._reading(lambda c: _records(c, statement, {**values, "limit": max(limit, 0)}))
+        statement = STATEMENTS.read_all if stream is None else STATEMENTS.read_stream
+        # SQLite takes a negative limit for none at all.
+        values = {"name": stream, "after": after, "limit": max(limit, 0)}
+        return await self._reading(lambda c: _records(c, statement, values))
 
     async def follow(self, *, after: int = 0) -> AsyncIterator[Record]:
         """See ``Store.follow``."""

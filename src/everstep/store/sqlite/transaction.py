@@ -19,8 +19,8 @@ class Transaction:
     """The writer's view of the journal during one transaction.
 
     New lines are collected and written together at the end. Whatever a caller can be refused for (fence, version,
-    lease) is checked against that view before anything of the caller's is added to it, so that a refusal leaves no trace
-    and the others in the group never notice.
+    lease) is checked against that view before anything of the caller's is added to it, so that a refusal leaves no
+    trace and the others in the group never notice.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -32,7 +32,7 @@ class Transaction:
         self.grew = False
 
     def append(self, parts: tuple[Lines, ...], fence: Fence | None) -> int:
-        """Adds a whole batch or raises StaleFence or VersionConflict; the sequence number of the journal's last line."""
+        """Adds a whole batch, or raises StaleFence or VersionConflict. Gives the number of the journal's last line."""
         if fence is not None:
             check_fence(fence, self._lease_row(fence.name))
         heads: dict[StreamId, int] = {}
