@@ -1,0 +1,278 @@
+"""Beginning an attempt: take a number, choose a base that every rank can read, freeze it, restore."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everstep.model import handshake
+from everstep.train import randomness
+from everstep.train.folder import Folder, Manifest
+from everstep.train.gang import Gang
+from everstep.train.lineage import Listing, Position, Record, candidates
+from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace, parse_every
+from everstep.train.reports import Reporter
+from everstep.train.requests import Requests, Terminations
+from everstep.train.run import Refused, Run, Stateful, Surroundings
+from everstep.train.shard import Damaged, read_shard
+
+_DEFAULT_DIR = "checkpoints"
+_DEFAULT_KEEP = 3
+_TRIES = 20
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What an attempt begins with: its number, its base as written in its record, and the state to continue from.
+
+    ``base`` and ``source`` differ only if the same attempt is started again: it continues from its own newest save.
+    """
+
+    attempt: int
+    base: Position | None
+    source: Position | None
+    state: dict[str, Any] | None
+
+
+def attach(
+    *,
+    dir: str | os.PathLike[str] | None = None,
+    every: str | float | None = None,
+    keep: int | None = None,
+    shared: bool | None = None,
+    **objects: Stateful,
+) -> Run:
+    """Make training survive: restores the newest checkpoint, if there is one, and returns the `Run` that saves.
+
+    Call it when everything is built and, with several ranks, after ``torch.distributed.init_process_group``; all ranks
+    must call it. What is not given here comes from the agent's environment, so that a script needs none of it.
+
+    Args:
+        dir: the checkpoint folder. Default: ``EVERSTEP_CHECKPOINT_DIR``, else ``./checkpoints``.
+        every: seconds between saves, or ``"auto"`` (default): from the measured cost of a save and the expected losses.
+        keep: how many of the newest checkpoints stay, at least 1; default 3. The one this attempt began from stays too.
+        shared: whether all machines see the same ``dir``. Default: what the agent says; without one, true on one
+            machine only. Without sharing each machine keeps its own ranks' state: a lost disk loses the checkpoint.
+        objects: what must come back, by names that stay the same: ``model=model, optimizer=optimizer``, anything with
+            ``state_dict`` and ``load_state_dict``. The states of the random number generators come by themselves.
+
+    Raises:
+        Refused: training on would not be exact (exit code 76), with the reason on stderr.
+        TypeError: an object has no ``state_dict`` and ``load_state_dict``.
+        ValueError: an argument or an environment variable makes no sense.
+        RuntimeError: several ranks, and no process group yet.
+    """
+    env = os.environ
+    for name, thing in objects.items():
+        if not (callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))):
+            raise TypeError(f"attach({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
+    every_s = parse_every(str(env.get(handshake.ENV_CHECKPOINT_EVERY, "auto") if every is None else every))
+    kept = int(env.get(handshake.ENV_CHECKPOINT_KEEP) or _DEFAULT_KEEP) if keep is None else keep
+    if kept < 1:
+        raise ValueError(f"keep must be at least 1, got {kept}")
+    gang = Gang.join(env)
+    report_dir = env.get(handshake.ENV_REPORT_DIR)
+    reporter = Reporter(Path(report_dir) if report_dir else None, gang.rank)
+    root = Path(dir if dir is not None else env.get(handshake.ENV_CHECKPOINT_DIR) or _DEFAULT_DIR)
+    folder = Folder(root, reporter.warn if gang.leads_node else _silent)
+    one_folder = _one_folder(gang, env, shared)
+    durable = gang.nodes == 1 or one_folder
+    if not durable and gang.rank == 0:
+        reporter.warn(
+            f"{gang.nodes} machines without a shared checkpoint folder: checkpoints are not durable, "
+            "the loss of one machine's disk loses them"
+        )
+    began = time.monotonic()
+    try:
+        opened = Opening(gang, folder, reporter, one_folder).open(env)
+        _load(objects, opened)
+    except Refused as refusal:
+        reporter.refuse(refusal.text)
+        raise
+    reporter.fact(
+        handshake.FACT_RESTORED,
+        base=None if opened.source is None else str(opened.source),
+        restore_s=time.monotonic() - began,
+    )
+    return _make_run(objects, opened, every_s=every_s, around=(gang, folder, reporter, kept, durable, one_folder))
+
+
+def _make_run(
+    objects: Mapping[str, Stateful],
+    opened: Opened,
+    *,
+    every_s: float | None,
+    around: tuple[Gang, Folder, Reporter, int, bool, bool],
+) -> Run:
+    gang, folder, reporter, keep, durable, one_folder = around
+    env = os.environ
+    control = env.get(handshake.ENV_CONTROL_FILE)
+    hazard_per_h = float(env.get(handshake.ENV_HAZARD_PER_H) or DEFAULT_HAZARD_PER_H)
+    cost_s = opened.state["save_cost_s"] if opened.state is not None else None
+    terminations = Terminations()
+    terminations.listen()
+    surroundings = Surroundings(
+        gang=gang,
+        folder=folder,
+        reporter=reporter,
+        requests=Requests(Path(control) if control else None, reporter.utc()),
+        terminations=terminations,
+        pace=Pace(every_s, hazard_per_h, now=time.monotonic(), save_cost_s=cost_s),
+        attempt=opened.attempt,
+        base=opened.source,
+        keep=keep,
+        durable=durable,
+        one_folder=one_folder,
+    )
+    return Run(objects, surroundings, opened.state)
+
+
+class Opening:
+    """The steps by which all ranks begin one attempt together.
+
+    Args:
+        gang: all ranks.
+        folder: this rank's view of the checkpoint folder.
+        reporter: told about everything that is skipped.
+        one_folder: true if all ranks see the same folder; else one rank of each machine keeps its own.
+    """
+
+    def __init__(self, gang: Gang, folder: Folder, reporter: Reporter, one_folder: bool) -> None:
+        self._gang = gang
+        self._folder = folder
+        self._reporter = reporter
+        self._keeps_folder = gang.rank == 0 or (gang.leads_node and not one_folder)
+
+    def open(self, env: Mapping[str, str]) -> Opened:
+        """Begin the attempt that the environment names, or the next free one.
+
+        Raises:
+            Refused: a newer attempt has begun, the wanted base is not there, or the world size differs from its.
+        """
+        numbered = env.get(handshake.ENV_ATTEMPT)
+        wanted = env.get(handshake.ENV_BASE) or ""
+        self._together(self._folder.prepare)
+        for _ in range(_TRIES):
+            listing = self._list()
+            attempt = int(numbered) if numbered else listing.next_attempt()
+            self._together(lambda attempt=attempt: self._folder.claim(attempt))
+            # Only what is listed after the claim may be chosen (see `lineage`).
+            listing = self._list()
+            self._refuse_if_fenced(listing, attempt)
+            record = listing.records.get(attempt)
+            if record is not None:
+                source, state = self._first_readable(candidates(listing, attempt))
+                return Opened(attempt, record.base, source, state)
+            base, state = self._choose(listing, wanted)
+            if not self._begin(Record(attempt, base, self._gang.world_size)):
+                # Somebody took this number in the meantime: look again.
+                continue
+            self._refuse_if_fenced(self._list(), attempt)
+            self._together(lambda attempt=attempt: self._folder.sweep(attempt))
+            return Opened(attempt, base, base, state)
+        raise Refused(f"no attempt could begin in {self._folder.root}: others keep beginning there")
+
+    def _choose(self, listing: Listing, wanted: str) -> tuple[Position | None, dict[str, Any] | None]:
+        if not wanted:
+            return self._first_readable(candidates(listing))
+        position = Position.parse(wanted)
+        offered = candidates(listing)
+        if position in offered:
+            base, state = self._first_readable([position])
+            if base is not None:
+                return base, state
+        there = ", ".join(str(p) for p in reversed(offered)) or "none"
+        raise Refused(f"checkpoint {wanted} is not there or not whole; visible in {self._folder.root}: {there}")
+
+    def _first_readable(self, positions: Iterable[Position]) -> tuple[Position | None, dict[str, Any] | None]:
+        """The first checkpoint of which every rank can read its shard; (None, None) if there is none."""
+        for position in positions:
+            seen = [m for m in self._gang.gather(self._folder.read_manifest(position)) if m is not None]
+            manifest: Manifest = seen[0] if seen else Manifest(position, 0, ())
+            if seen and manifest.world_size != self._gang.world_size:
+                raise Refused(
+                    f"checkpoint {position} was written by {manifest.world_size} ranks, now there are "
+                    f"{self._gang.world_size}: training on would not be exact"
+                )
+            state, problem = None, "" if seen else "its manifest is gone"
+            if seen:
+                try:
+                    state = read_shard(self._folder, manifest, self._gang.rank)
+                except Damaged as error:
+                    problem = str(error)
+            problems = [text for text in self._gang.gather(problem) if text]
+            if not problems:
+                return position, state
+            if self._gang.rank == 0:
+                self._reporter.warn(f"checkpoint {position} is skipped: {problems[0]}")
+        return None, None
+
+    def _list(self) -> Listing:
+        """What all machines together have in their folders, the same on all ranks."""
+        mine = self._folder.listing() if self._keeps_folder else None
+        listings = [listing for listing in self._gang.gather(mine) if listing is not None]
+        records: dict[int, Record] = {}
+        marks: dict[Position, int] = {}
+        for listing in listings:
+            records.update(listing.records)
+            for position, collector in listing.marks.items():
+                marks[position] = max(collector, marks.get(position, 0))
+        manifests = frozenset[Position]().union(*(listing.manifests for listing in listings))
+        claims = frozenset[int]().union(*(listing.claims for listing in listings))
+        return Listing(records, manifests, marks, claims)
+
+    def _begin(self, record: Record) -> bool:
+        """Create the record in every folder; false if rank 0's folder has it already."""
+        fresh = True
+        if self._gang.rank == 0:
+            fresh = self._folder.begin(record)
+        fresh = bool(self._gang.tell(fresh))
+        if fresh and self._keeps_folder and self._gang.rank != 0:
+            self._folder.begin(record)
+        return fresh
+
+    def _refuse_if_fenced(self, listing: Listing, attempt: int) -> None:
+        if listing.fenced(attempt):
+            raise Refused(
+                f"attempt {listing.newest()} has begun in {self._folder.root}: attempt {attempt} is too old to train, "
+                "nobody would read what it saves"
+            )
+
+    def _together(self, act: Any) -> None:
+        """Do something once per folder, and go on when it is done everywhere."""
+        if self._keeps_folder:
+            act()
+        self._gang.gather(None)
+
+
+def _load(objects: Mapping[str, Stateful], opened: Opened) -> None:
+    if opened.state is None:
+        return
+    saved = opened.state["objects"]
+    if set(saved) != set(objects):
+        raise Refused(
+            f"checkpoint {opened.source} holds {', '.join(sorted(saved)) or 'nothing'}, "
+            f"attach() was given {', '.join(sorted(objects)) or 'nothing'}"
+        )
+    for name, thing in objects.items():
+        try:
+            thing.load_state_dict(saved[name])
+        except Exception as error:
+            raise Refused(f"checkpoint {opened.source}: {name} does not fit: {error}") from error
+    # The caller's name for it is gone: the state must not stay in memory twice.
+    saved.clear()
+    randomness.restore(opened.state["random"])
+
+
+def _one_folder(gang: Gang, env: Mapping[str, str], shared: bool | None) -> bool:
+    if gang.nodes == 1:
+        return True
+    return env.get(handshake.ENV_CHECKPOINT_SHARED) == "1" if shared is None else shared
+
+
+def _silent(_text: str) -> None:
+    return None
