@@ -1,0 +1,52 @@
+"""``everstep events``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from everstep.cli import link, wording
+from everstep.cli.jobs import JobArgument
+from everstep.cli.output import Column, Output, OutputOption, field, listing
+from everstep.model.codec import to_dict
+
+if TYPE_CHECKING:
+    from everstep.client.results import EventView
+
+_COLUMNS = (
+    Column("AT", lambda e: wording.instant(e.at)),
+    Column("#", field("version"), right=True),
+    Column("EVENT", field("kind")),
+    Column("WHAT", field("text")),
+)
+
+
+def events(
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    after: Annotated[int, typer.Option("--after", min=0, help="Only events with a higher number.")] = 0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List what happened to a job, oldest first. With -f, one line per event as it happens.
+
+    Example: `everstep events j-7k2m -f`
+    """
+    with link.connected() as client:
+        found = client.events(job, after=after, follow=follow)
+        if not follow:
+            listing(list(found), _COLUMNS, output, empty="no events")
+            return
+        for event in found:
+            print(_line(event) if output is Output.TABLE else _document_line(event, output), flush=True)
+
+
+def _line(event: EventView) -> str:
+    return f"{wording.clock(event.at)}  {event.kind:<20}  {event.text}".rstrip()
+
+
+def _document_line(event: EventView, output: Output) -> str:
+    # A stream has no end to wait for: JSON lines, or one YAML document per event (JSON is YAML).
+    text = json.dumps(to_dict(event), ensure_ascii=False)
+    return text if output is Output.JSON else f"--- {text}"

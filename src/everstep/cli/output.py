@@ -1,0 +1,126 @@
+"""How every listing is printed: ``-o table|json|yaml``, one implementation for all.
+
+A table on a terminal is drawn by Rich; into a pipe go plain aligned columns, whole words, no colours, and Rich is not even imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from everstep.model.codec import to_dict
+
+Row = Any
+"""One thing of a listing: a light frozen type of ``everstep.client.results``."""
+
+
+class Output(StrEnum):
+    """The forms of a listing."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table, json or yaml.")]
+"""The option that every listing has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its title, what stands in it, and whether it is a number."""
+
+    title: str
+    cell: Callable[[Row], str]
+    right: bool = False
+
+
+def field(name: str) -> Callable[[Row], str]:
+    """The value of ``name`` as text; empty for None."""
+
+    def cell(row: Row) -> str:
+        value = getattr(row, name)
+        return "" if value is None else str(value)
+
+    return cell
+
+
+def listing(rows: Sequence[Row], columns: Sequence[Column], output: Output, *, empty: str) -> None:
+    """Print rows: as a table (``empty`` instead if there are none), or as they are, as JSON or YAML."""
+    if output is not Output.TABLE:
+        document(rows, output)
+    elif rows:
+        table(rows, columns)
+    else:
+        print(empty)
+
+
+def document(data: Any, output: Output) -> None:
+    """Print data as JSON or YAML, whole."""
+    plain = to_dict(data)
+    if output is Output.YAML:
+        import yaml
+
+        sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    else:
+        print(json.dumps(plain, indent=2, ensure_ascii=False))
+
+
+def table(rows: Sequence[Row], columns: Sequence[Column], *, indent: int = 0) -> None:
+    """Print rows as a table."""
+    cells = [[column.cell(row).replace("\n", " ") for column in columns] for row in rows]
+    if sys.stdout.isatty():
+        _rich_table(cells, columns, indent)
+    else:
+        _plain_table(cells, columns, indent)
+
+
+def _rich_table(cells: list[list[str]], columns: Sequence[Column], indent: int) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        drawn.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for line in cells:
+        # Text, not markup: a job may be called "[red]".
+        drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in line))
+    Console().print(Padding(drawn, (0, 0, 0, indent)))
+
+
+_STYLES = {
+    "running": "green",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "dim",
+    "acquiring": "yellow",
+    "checking": "yellow",
+    "paused": "yellow",
+}
+
+
+def _plain_table(cells: list[list[str]], columns: Sequence[Column], indent: int) -> None:
+    lines = [[column.title for column in columns], *cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        parts = [
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ]
+        print((" " * indent + "  ".join(parts)).rstrip())
+
+
+def facts(pairs: Sequence[tuple[str, str]], *, indent: int = 0) -> None:
+    """Print ``name  value`` lines, aligned; pairs without a value are left out."""
+    shown = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        print(f"{' ' * indent}{name.ljust(width)}  {value}")
