@@ -1,7 +1,7 @@
 """Durations, sizes, instants and money as people write them, and back.
 
 Parsers take what a task file or a command line holds and raise ``ValueError`` whose text says what was expected.
-Formatters come in two kinds: ``format_*`` rounds for people, ``exact_*`` is read back by the parser to the very same value.
+Formatters come in two kinds: ``format_*`` rounds for people, ``exact_*`` is read back by the parser to the same value.
 
 Sizes are binary whatever their spelling (``GB`` = ``GiB`` = 2**30 bytes), as in the task files we are compatible with.
 """

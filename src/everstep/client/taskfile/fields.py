@@ -102,7 +102,7 @@ def _top() -> list[Field]:
             "workdir",
             Kind("a path", _workdir, {"type": "string"}),
             _W,
-            "local folder uploaded to every machine, .gitignore honoured; relative to where the command is typed",
+            "local folder uploaded to every machine, .gitignore honoured; a git repository ({url, ref}) is refused",
         ),
         Field(*f, "setup", kinds.SHELL, _W, "shell commands, once on each new machine"),
         Field(*f, "run", kinds.SHELL, _W, "shell commands, once on each machine in every attempt"),

@@ -234,10 +234,15 @@ def machines(resources: Section, scope: Scope) -> Machines:
         )
     if not lists:
         return _one(_choice(outer, scope))
+    for inner in lists[0].value:
+        for name in _COMMON_KEYS & inner.keys():
+            message = "is the same for all alternatives"
+            scope.report.problem(inner[name].where, inner[name].key, message, f"write it directly under {scope.key}")
     choices = [_choice(_overridden(outer, inner), scope) for inner in lists[0].value]
     return _merged(choices, lists[0], scope, ordered="ordered" in resources)
 
 
+_COMMON_KEYS = frozenset(["ranks_per_node", "labels", "job_recovery"])
 _PLACE_KEYS = ("infra", "cloud", "region", "zone")
 
 

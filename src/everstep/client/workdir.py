@@ -1,0 +1,255 @@
+"""A local folder as one archive to upload: equal files give equal bytes, so uploads are found by their digest."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import re
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pathspec import GitIgnoreSpec
+
+from everstep.model.errors import BadInput, Problem
+from everstep.model.units import format_size
+
+DEFAULT_LIMIT_BYTES = 100 * 2**20
+MAX_FILES = 50_000
+IGNORE_FILE = ".gitignore"
+SKY_IGNORE_FILE = ".skyignore"
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An archive ready for upload.
+
+    Attributes:
+        digest: sha256 of the archive, hexadecimal.
+        archive: a gzipped tar, named by its digest. In it paths are relative, modes are 755 or 644, owners and
+            times are zero.
+        archive_bytes: its size.
+        files: number of files and links in it.
+        total_bytes: size of the files before packing.
+        skipped: links left out because they lead outside the folder or nowhere, and special files; relative paths.
+    """
+
+    digest: str
+    archive: Path
+    archive_bytes: int
+    files: int
+    total_bytes: int
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    name: str
+    path: Path
+    size: int
+    is_link: bool
+    executable: bool
+
+
+def pack_workdir(
+    path: Path | str,
+    *,
+    into: Path,
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    honour_ignore_files: bool = True,
+    key: str = "workdir",
+) -> Packed:
+    """Packs a folder, or a single file (which becomes the archive's only member).
+
+    What is left out: every ``.git``; what ``.gitignore`` files in the folder and below it exclude, in a git repository
+    or not, by git's own rules (files already tracked by git are no exception, and ignore files *above* the folder do
+    not count); if there is a ``.skyignore`` at the top, it alone counts. Relative links are kept when they lead to
+    something inside the folder, other links are listed in ``skipped``. Empty folders are not kept.
+
+    Args:
+        path: the folder or file.
+        into: existing folder that the archive is written to; the caller removes it.
+        limit_bytes: of all files together, before packing.
+        honour_ignore_files: False for data folders, which are wanted whole.
+        key: how problems call it.
+
+    Raises:
+        BadInput: it is not there, too large (the five largest files are named) or not readable (the files are named).
+    """
+    root = Path(path)
+    if not root.is_dir() and not root.is_file():
+        raise BadInput(Problem(str(root), key, "there is no such file or folder"))
+    walker = _Walker(root, honour_ignore_files)
+    found = [_single(root)] if root.is_file() else sorted(walker.walk(), key=lambda f: f.name)
+    _check(found, walker.unreadable, root, key=key, limit_bytes=limit_bytes)
+    archive, digest = _archive(found, root, into, key)
+    return Packed(
+        digest=digest,
+        archive=archive,
+        archive_bytes=archive.stat().st_size,
+        files=len(found),
+        total_bytes=sum(f.size for f in found),
+        skipped=tuple(sorted(walker.skipped)),
+    )
+
+
+def _check(found: list[_Found], unreadable: list[str], root: Path, *, key: str, limit_bytes: int) -> None:
+    blind = [*unreadable, *(f.name for f in found if not f.is_link and not os.access(f.path, os.R_OK))]
+    if blind:
+        more = f" and {len(blind) - _NAMED} more" if len(blind) > _NAMED else ""
+        named = ", ".join(_shown(name) for name in sorted(blind)[:_NAMED])
+        raise BadInput(Problem(str(root), key, f"cannot be read: {named}{more}", _HOW_TO_LEAVE_OUT))
+    if len(found) > MAX_FILES:
+        raise BadInput(Problem(str(root), key, f"has {len(found):,} files, at most {MAX_FILES:,}", _HOW_TO_LEAVE_OUT))
+    total = sum(f.size for f in found)
+    if total > limit_bytes:
+        largest = sorted(found, key=lambda f: (-f.size, f.name))[:_NAMED]
+        named = ", ".join(f"{_shown(f.name)} ({format_size(f.size)})" for f in largest)
+        message = f"has {format_size(total)}, at most {format_size(limit_bytes)}; the largest files are {named}"
+        raise BadInput(Problem(str(root), key, message, _HOW_TO_LEAVE_OUT))
+
+
+_HOW_TO_LEAVE_OUT = "list what is not needed in .gitignore or .skyignore"
+
+
+def _single(path: Path) -> _Found:
+    status = path.stat()
+    return _Found(path.name, path, status.st_size, False, bool(status.st_mode & 0o100))
+
+
+def _shown(name: str) -> str:
+    """A file's name for a message: names that are not UTF-8 cannot be printed as they are."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """One ignore file and what it says about paths below its folder (``prefix``: ``""`` or ``a/b/``)."""
+
+    prefix: str
+    spec: GitIgnoreSpec
+
+    def verdict(self, name: str) -> bool | None:
+        """True = left out, False = taken back by a negation, None = not mentioned."""
+        return self.spec.check_file(name.removeprefix(self.prefix)).include
+
+
+def _spec(lines: list[str]) -> GitIgnoreSpec:
+    """Like git, passes over lines that are no pattern."""
+    valid = []
+    for line in lines:
+        with contextlib.suppress(ValueError, re.error):
+            GitIgnoreSpec.from_lines([line])
+            valid.append(line)
+    return GitIgnoreSpec.from_lines(valid)
+
+
+class _Walker:
+    def __init__(self, root: Path, honour: bool) -> None:
+        self._root = root
+        self._real_root = root.resolve()
+        self._honour = honour
+        self._sky_alone = honour and (root / SKY_IGNORE_FILE).is_file()
+        self.unreadable: list[str] = []
+        self.skipped: list[str] = []
+
+    def walk(self) -> Iterator[_Found]:
+        """Everything that is to be packed, in no special order."""
+        yield from self._folder(self._root, "", ())
+
+    def _folder(self, folder: Path, prefix: str, rules: tuple[_Rules, ...]) -> Iterator[_Found]:
+        rules = self._with_own(folder, prefix, rules)
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            self.unreadable.append(prefix.rstrip("/") or ".")
+            return
+        for entry in entries:
+            name = prefix + entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name == ".git" or _ignored(f"{name}/" if is_folder else name, rules):
+                continue
+            if is_folder:
+                # Like git, we do not look into an excluded folder: a negation inside cannot bring anything back.
+                yield from self._folder(folder / entry.name, f"{name}/", rules)
+            elif entry.is_symlink():
+                yield from self._link(folder / entry.name, name)
+            elif entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                yield _Found(name, folder / entry.name, status.st_size, False, bool(status.st_mode & 0o100))
+            else:
+                self.skipped.append(name)
+
+    def _with_own(self, folder: Path, prefix: str, rules: tuple[_Rules, ...]) -> tuple[_Rules, ...]:
+        if not self._honour or (self._sky_alone and prefix):
+            return rules
+        file = folder / (SKY_IGNORE_FILE if self._sky_alone else IGNORE_FILE)
+        try:
+            lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        except FileNotFoundError:
+            return rules
+        except OSError:
+            self.unreadable.append(prefix + file.name)
+            return rules
+        return (*rules, _Rules(prefix, _spec(lines)))
+
+    def _link(self, path: Path, name: str) -> Iterator[_Found]:
+        try:
+            inside = path.resolve(strict=True).is_relative_to(self._real_root) and not os.path.isabs(path.readlink())
+        except (OSError, RuntimeError):
+            inside = False
+        if inside:
+            yield _Found(name, path, 0, True, False)
+        else:
+            self.skipped.append(name)
+
+
+def _ignored(name: str, rules: tuple[_Rules, ...]) -> bool:
+    # The deepest ignore file that mentions a path decides.
+    for one in reversed(rules):
+        verdict = one.verdict(name)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _archive(found: list[_Found], root: Path, into: Path, key: str) -> tuple[Path, str]:
+    with tempfile.NamedTemporaryFile(dir=into, prefix="packing-", delete=False) as out:
+        written = Path(out.name)
+        try:
+            _write(found, root, out, key)
+        except BaseException:
+            written.unlink(missing_ok=True)
+            raise
+    with written.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return written.replace(into / f"{digest}.tar.gz"), digest
+
+
+def _write(found: list[_Found], root: Path, out: IO[bytes], key: str) -> None:
+    # The name and time in gzip's header would change the digest from day to day.
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for one in found:
+            info = tarfile.TarInfo(one.name)
+            info.mode = 0o755 if one.executable or one.is_link else 0o644
+            try:
+                if one.is_link:
+                    info.type, info.linkname = tarfile.SYMTYPE, os.readlink(one.path)
+                    tar.addfile(info)
+                else:
+                    with one.path.open("rb") as file:
+                        # A file may have grown or shrunk since it was listed.
+                        info.size = os.fstat(file.fileno()).st_size
+                        tar.addfile(info, file)
+            except OSError as error:
+                reason = (error.strerror or "it changed while it was read").lower()
+                raise BadInput(Problem(str(root), key, f"cannot be read: {_shown(one.name)} ({reason})")) from None
