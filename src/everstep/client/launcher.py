@@ -1,0 +1,160 @@
+"""The server in the background: start it, find it, stop it. The server itself is another process, never imported here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from everstep.client.api import Client
+from everstep.client.home import Home, NoServer, ServerInfo
+from everstep.model.errors import EverstepError
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+_TAIL_LINES = 15
+_started: list[subprocess.Popen[bytes]] = []
+"""Servers started by this process. They are meant to outlive it, so nobody waits for them; keeping them here says so to Python."""
+
+
+class ServerFailed(EverstepError):
+    """The server did not start or did not stop; the text ends with the last lines of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """Whether a server runs for a folder. ``healthy``: it also answers. ``info`` is None when it does not run."""
+
+    running: bool
+    healthy: bool
+    info: ServerInfo | None
+    text: str
+
+
+def is_running(home: Home) -> bool:
+    """Whether a process holds the folder's lock: true from a server's start to its very end, however it ends."""
+    try:
+        with home.lock_file.open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def status(home: Home) -> ServerStatus:
+    """Looks at the lock, then asks the server itself."""
+    if not is_running(home):
+        return ServerStatus(False, False, None, f"no server runs for {home.path}")
+    info = home.server()
+    if info is None:
+        return ServerStatus(True, False, None, f"a server for {home.path} is starting or stopping")
+    try:
+        with Client(home=home, timeout_s=10.0) as client:
+            client.health()
+    except EverstepError as error:
+        return ServerStatus(True, False, info, f"the server (pid {info.pid}) runs but does not answer: {error}")
+    return ServerStatus(True, True, info, f"running at {info.url} (pid {info.pid})")
+
+
+def start_background(home: Home, *, arguments: tuple[str, ...] = (), timeout_s: float = START_TIMEOUT_S) -> ServerInfo:
+    """Makes sure that a healthy server runs for ``home``; it outlives the caller and its terminal.
+
+    Args:
+        home: folder of the installation; made if it is not there.
+        arguments: further arguments of ``python -m everstep.server``; they count only when a server has to be started.
+        timeout_s: how long it may take.
+
+    Raises:
+        ServerFailed: it ended, or is not healthy in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    process: subprocess.Popen[bytes] | None = None
+    mark = 0
+    while True:
+        now = status(home)
+        if now.healthy and now.info is not None:
+            return now.info
+        if not now.running and process is None:
+            mark = _size(home)
+            process = _spawn(home, arguments)
+            _started.append(process)
+        if process is not None and process.poll() is not None and not is_running(home):
+            # Two callers may start one each: the loser leaves at once, and the winner holds the lock.
+            raise ServerFailed(f"the server did not start (exit code {process.returncode})\n{_tail(home, mark)}".rstrip())
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"the server is not healthy after {timeout_s:.0f} s: {now.text}\n{_tail(home, mark)}".rstrip())
+        time.sleep(0.03)
+
+
+def stop(home: Home, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+    """Stops the server of ``home`` gracefully; jobs and their machines go on.
+
+    Returns:
+        Whether one ran.
+
+    Raises:
+        ServerFailed: it did not end in time.
+    """
+    if not is_running(home):
+        return False
+    info = home.server()
+    try:
+        with Client(home=home, timeout_s=5.0) as client:
+            client.stop_server()
+    except EverstepError:
+        # It does not answer, or its token is gone: its owner may still ask by signal.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(_holder(home, info), signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while is_running(home):
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"the server did not stop within {timeout_s:.0f} s; its log is {home.log_file}")
+        time.sleep(0.03)
+    return True
+
+
+def _spawn(home: Home, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "everstep.server", "--home", str(home.path), *arguments]
+    descriptor = os.open(home.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        # A session of its own: neither Ctrl-C nor the end of the terminal reaches it.
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _holder(home: Home, info: ServerInfo | None) -> int:
+    try:
+        return int(home.lock_file.read_text())
+    except (OSError, ValueError):
+        if info is None:
+            raise NoServer(f"the server of {home.path} does not answer and its process is not known") from None
+        return info.pid
+
+
+def _size(home: Home) -> int:
+    try:
+        return home.log_file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _tail(home: Home, start: int) -> str:
+    """Last lines the server logged since ``start``."""
+    try:
+        with home.log_file.open("rb") as file:
+            file.seek(max(start, file.seek(0, os.SEEK_END) - 16_384))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-_TAIL_LINES:])

@@ -1,0 +1,232 @@
+"""HTTP to the server with the standard library: a command must not pay for loading more before it can ask its question."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+from urllib.parse import urlencode, urlsplit
+
+from everstep.client.home import NoServer
+from everstep.model.errors import BadInput, Conflict, EverstepError, NotAuthorized, NotFound, Problem
+
+_PIECE = 1 << 20
+_IDEMPOTENT = ("GET", "HEAD")
+
+
+class ServerTrouble(EverstepError):
+    """The server failed, or said something that we do not understand."""
+
+
+class Unavailable(ServerTrouble):
+    """The server cannot do that now (disk full, a cloud is away, stopping); the same request may work later."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One Server-Sent Event."""
+
+    id: str
+    event: str
+    data: Any
+
+
+Body = bytes | IO[bytes] | None
+
+
+class Wire:
+    """Requests to one server. Threads may share it: plain requests take turns on one connection, each stream has its own."""
+
+    def __init__(self, url: str, token: str, *, timeout_s: float = 60.0, certificate: str = "") -> None:
+        """Connects on first use.
+
+        Args:
+            url: base URL of the server.
+            token: bearer token.
+            timeout_s: how long to wait for an answer to begin, or to go on.
+            certificate: file with the certificate to trust for ``https``; empty = the system's authorities.
+        """
+        self.url = url.rstrip("/")
+        self._split = urlsplit(self.url)
+        if self._split.scheme not in ("http", "https") or not self._split.hostname:
+            raise BadInput(Problem("", "url", f"'{url}' is not the URL of a server", "write http://HOST:PORT"))
+        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        self._timeout_s = timeout_s
+        self._certificate = certificate
+        self._connection: http.client.HTTPConnection | None = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Drops the connection; the next request opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        value: Any = None,
+        body: Body = None,
+    ) -> Any:
+        """One exchange.
+
+        Args:
+            method, path: what to ask; the path starts with ``/``.
+            query: parameters; those that are None are left out.
+            value: JSON to send.
+            body: raw bytes or an open file to send instead.
+
+        Returns:
+            The JSON of the answer, None for an empty one.
+
+        Raises:
+            NoServer: nobody answers. NotFound, Conflict, NotAuthorized, BadInput, Unavailable, ServerTrouble: the server said no.
+        """
+        headers = dict(self._headers)
+        if value is not None:
+            body = json.dumps(value).encode()
+            headers["Content-Type"] = "application/json"
+        elif body is not None:
+            headers["Content-Type"] = "application/octet-stream"
+        with self._lock:
+            status, data = self._exchange(method, _target(self._split.path, path, query), body, headers)
+        if status >= 400:
+            raise _refusal(status, data)
+        return _json(data) if data else None
+
+    def _exchange(self, method: str, target: str, body: Body, headers: dict[str, str]) -> tuple[int, bytes]:
+        reused = self._connection is not None
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = self._connect()
+                self._connection.request(method, target, body=body, headers=headers)
+                response = self._connection.getresponse()
+                data = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                # A server may close an idle connection just as we use it. Once, and only what cannot be done twice by that.
+                if reused and method in _IDEMPOTENT:
+                    reused = False
+                    continue
+                raise NoServer(f"the server at {self.url} does not answer ({_words(error)})") from None
+            if response.will_close:
+                self.close()
+            return response.status, data
+
+    def download(self, path: str, *, query: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+        """The body of an answer, piece by piece. Raises as ``ask``."""
+        connection, response = self._open(path, query, {})
+        try:
+            while piece := response.read(_PIECE):
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
+            raise NoServer(f"the server at {self.url} broke off ({_words(error)})") from None
+        finally:
+            connection.close()
+
+    def stream(self, path: str, *, query: Mapping[str, Any] | None = None, last_id: str = "") -> Iterator[StreamEvent]:
+        """Server-Sent Events until the server ends the stream.
+
+        Args:
+            path, query: what to ask.
+            last_id: id of the last event seen; the server goes on behind it.
+
+        Raises:
+            NoServer: the connection broke; go on with ``last_id``. Others as ``ask``.
+        """
+        headers = {"Accept": "text/event-stream"}
+        if last_id:
+            headers["Last-Event-ID"] = last_id
+        connection, response = self._open(path, query, headers)
+        try:
+            yield from _events(response)
+        except (OSError, http.client.HTTPException) as error:
+            raise NoServer(f"the server at {self.url} broke off ({_words(error)})") from None
+        finally:
+            connection.close()
+
+    def _open(
+        self, path: str, query: Mapping[str, Any] | None, headers: Mapping[str, str]
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = None
+        try:
+            connection = self._connect()
+            connection.request("GET", _target(self._split.path, path, query), headers={**self._headers, **headers})
+            response = connection.getresponse()
+            if response.status < 400:
+                return connection, response
+            data = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            if connection is not None:
+                connection.close()
+            raise NoServer(f"the server at {self.url} does not answer ({_words(error)})") from None
+        connection.close()
+        raise _refusal(response.status, data)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host, port = self._split.hostname or "", self._split.port
+        if self._split.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        context = ssl.create_default_context(cafile=self._certificate or None)
+        return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
+
+
+def _target(base: str, path: str, query: Mapping[str, Any] | None) -> str:
+    given = {key: _plain(value) for key, value in (query or {}).items() if value is not None}
+    return base.rstrip("/") + path + ("?" + urlencode(given) if given else "")
+
+
+def _plain(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise ServerTrouble("the server's answer is not JSON: is that an everstep server?") from None
+
+
+def _refusal(status: int, data: bytes) -> EverstepError:
+    try:
+        error = json.loads(data)["error"]
+        kind, message = str(error["kind"]), str(error["message"])
+        problems = [Problem(p["where"], p["key"], p["message"], p.get("fix", "")) for p in error.get("problems", ())]
+    except (ValueError, KeyError, TypeError):
+        text = data[:200].decode(errors="replace").strip()
+        return ServerTrouble(f"the server answered HTTP {status}: {text}" if text else f"the server answered HTTP {status}")
+    if kind == "bad_input":
+        return BadInput(*(problems or [Problem("", "", message)]))
+    types: dict[str, type[EverstepError]] = {
+        "not_found": NotFound,
+        "conflict": Conflict,
+        "not_authorized": NotAuthorized,
+        "unavailable": Unavailable,
+    }
+    return types.get(kind, ServerTrouble)(message)
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[StreamEvent]:
+    fields: dict[str, str] = {}
+    while raw := response.readline():
+        line = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if line:
+            name, _, value = line.partition(":")
+            if name:
+                fields[name] = value.removeprefix(" ")
+        elif fields:
+            if "data" in fields:
+                yield StreamEvent(fields.get("id", ""), fields.get("event", "message"), _json(fields["data"].encode()))
+            fields = {}

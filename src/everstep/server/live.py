@@ -1,0 +1,139 @@
+"""What the server needs of the rest of everstep, as protocols: the real parts are put in by ``daemon``, fakes by tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from everstep.model.access import Actor
+from everstep.model.events import Event
+from everstep.model.ids import DeploymentId, InstanceId, JobId
+from everstep.model.job import JobState
+from everstep.model.ledger import LedgerLine
+from everstep.model.offers import Offer
+from everstep.model.task import Task
+from everstep.ports import ProviderResource
+
+
+class Seen(Protocol):
+    """The newest telemetry of an instance."""
+
+    @property
+    def last_heard(self) -> float:
+        """UTC seconds of its agent's last word."""
+        ...
+
+    @property
+    def attempt(self) -> int | None:
+        """Attempt that the values below belong to."""
+        ...
+
+    @property
+    def step(self) -> int | None:
+        """Last step reported."""
+        ...
+
+    @property
+    def total(self) -> int | None:
+        """Steps to do, if the script says so."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Whatever numbers the script reports."""
+        ...
+
+
+class LiveController(Protocol):
+    """The controller, as far as the API needs it."""
+
+    @property
+    def states(self) -> Mapping[JobId, JobState]:
+        """Every job known, live and ended."""
+        ...
+
+    @property
+    def deployment(self) -> DeploymentId:
+        """The installation."""
+        ...
+
+    async def submit(self, task: Task, *, secrets: Mapping[str, str], actor: Actor, project: str) -> JobId:
+        """Takes a task in."""
+        ...
+
+    async def ask(self, job: JobId, event: Event) -> JobState:
+        """Puts a user's wish to a job. Raises NotFound, Conflict."""
+        ...
+
+    def observed(self, instance: InstanceId) -> Seen | None:
+        """Telemetry of an instance."""
+        ...
+
+    async def offers(self) -> Sequence[Offer]:
+        """What can be leased now."""
+        ...
+
+    async def preview(self, task: Task) -> Mapping[str, Any]:
+        """What would be done with the task."""
+        ...
+
+    def unknown(self) -> Sequence[ProviderResource]:
+        """What the sweep found and does not know."""
+        ...
+
+    async def end_unknown(self, ids: Sequence[str]) -> None:
+        """Ends some of them."""
+        ...
+
+
+class LiveDesk(Protocol):
+    """The agents' desk."""
+
+    def join(self, token: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Trades a join token for a credential. Raises NotAuthorized, HandshakeMismatch, Conflict."""
+        ...
+
+    def authenticate(self, credential: str) -> InstanceId:
+        """Whose credential it is. Raises NotAuthorized."""
+        ...
+
+    async def report(self, instance: InstanceId, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """Takes messages in; returns once they are durable."""
+        ...
+
+    async def orders(self, instance: InstanceId, *, seen: int, wait_s: float) -> dict[str, Any] | None:
+        """The orders, as soon as their version differs from ``seen``; None after ``wait_s``."""
+        ...
+
+
+class BillAccount(Protocol):
+    """Sums of a bill, USD and billed instance-seconds."""
+
+    @property
+    def cost_usd(self) -> float: ...  # noqa: D102
+    @property
+    def on_demand_cost_usd(self) -> float: ...  # noqa: D102
+    @property
+    def saved_usd(self) -> float: ...  # noqa: D102
+    @property
+    def saved_fraction(self) -> float: ...  # noqa: D102
+    @property
+    def useful_instance_s(self) -> float: ...  # noqa: D102
+    @property
+    def billed_instance_s(self) -> float: ...  # noqa: D102
+    @property
+    def lost_steps(self) -> int: ...  # noqa: D102
+    @property
+    def overhead(self) -> Mapping[Any, float]: ...  # noqa: D102
+
+
+class Bill(Protocol):
+    """The ledger's arithmetic (``everstep.brain.economics.ledger``)."""
+
+    def lines(self, state: JobState, now: float) -> Sequence[LedgerLine]:
+        """Charges so far."""
+        ...
+
+    def account(self, state: JobState, now: float) -> BillAccount:
+        """Sums so far."""
+        ...
