@@ -30,7 +30,7 @@ def to_dict(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(k): to_dict(v) for k, v in value.items()}
     if dataclasses.is_dataclass(value):
-        return {name: to_dict(getattr(value, name)) for name in _field_names(type(value))}
+        return {name: to_dict(getattr(value, name)) for name in _field_names(cast(Hashable, type(value)))}
     raise TypeError(f"{type(value).__name__} is not part of the vocabulary")
 
 

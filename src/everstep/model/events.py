@@ -384,6 +384,11 @@ class BudgetSpent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class KeepExpired(Event):
+    """Machines kept for debugging have been kept long enough: they may go now."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineAlarm(Event):
     """The deadline cannot be kept any more; the earliest finish is shown."""
 

@@ -41,8 +41,8 @@ _ISO_DURATION = re.compile(
     rf"P(?:({_NUMBER})W)?(?:({_NUMBER})D)?(?:T(?=[0-9.])(?:({_NUMBER})H)?(?:({_NUMBER})M)?(?:({_NUMBER})S)?)?",
     re.IGNORECASE,
 )
-_SIZE = re.compile(rf"({_NUMBER})\s*(?:([kmgtp]?)(i?b?))?", re.IGNORECASE)
-_SIZE_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_SIZE = re.compile(rf"({_NUMBER})\s*(?:([kmgtpe]?)(i?b?))?", re.IGNORECASE)
+_SIZE_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _MONEY = re.compile(rf"(\$)?\s*({_NUMBER}|[0-9]{{1,3}}(?:,[0-9]{{3}})+(?:\.[0-9]*)?)\s*(USD)?", re.IGNORECASE)
 
 

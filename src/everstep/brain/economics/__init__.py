@@ -1,0 +1,1 @@
+"""What-if arithmetic and the bill."""

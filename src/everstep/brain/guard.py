@@ -1,0 +1,145 @@
+"""Budget and deadline: guarantees, checked outside of any policy and before it (rules 9 and 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from everstep.brain.economics.ledger import cost_usd, price_usd_per_s
+from everstep.model.events import BudgetSpent, DeadlineAlarm, Event
+from everstep.model.ids import InstanceId
+from everstep.model.job import AttemptState, JobState
+from everstep.model.offers import Offer
+
+_CHANGEOVER_S = 120.0
+"""Start of a machine and restore, until it has been measured."""
+
+
+class Told(Protocol):
+    """What telemetry tells of a machine (see ``plan.Heard``)."""
+
+    @property
+    def step(self) -> int | None:
+        """Last step."""
+        ...
+
+    @property
+    def total(self) -> int | None:
+        """Steps in all."""
+        ...
+
+
+def guards(
+    job: JobState, heard: Mapping[InstanceId, Told], offers: Sequence[Offer], now: float
+) -> tuple[list[tuple[Event, str]], list[float]]:
+    """What budget and deadline say now, and when to look again (UTC seconds)."""
+    verdicts: list[tuple[Event, str]] = []
+    wakes: list[float] = []
+    _budget(job, now, verdicts, wakes)
+    _deadline(job, heard, now, verdicts, wakes)
+    return verdicts, wakes
+
+
+def _budget(job: JobState, now: float, verdicts: list[tuple[Event, str]], wakes: list[float]) -> None:
+    budget = job.task.objective.budget_usd
+    if budget is None:
+        return
+    spent, rate = cost_usd(job, now), price_usd_per_s(job)
+    # Saving and leaving cost too: they must fit into the budget.
+    reserve = rate * (job.task.stop_grace_s + 10.0)
+    if spent + reserve >= budget:
+        verdicts.append((BudgetSpent(spent), f"${spent:.4f} spent of a budget of ${budget:g}"))
+    elif rate > 0:
+        wakes.append(now + (budget - spent - reserve) / rate)
+
+
+def _deadline(
+    job: JobState, heard: Mapping[InstanceId, Told], now: float, verdicts: list[tuple[Event, str]], wakes: list[float]
+) -> None:
+    deadline = deadline_at(job)
+    if deadline is None:
+        return
+    left = work_left_s(job, heard)
+    if left is None:
+        return
+    finish = now + left + (0.0 if _running(job) else changeover_s(job))
+    text = f"the deadline cannot be kept: {finish - deadline:.0f} s late at best"
+    if finish > deadline and not job.alarm:
+        verdicts.append((DeadlineAlarm(finish, text), text))
+    slack = deadline - now - left - 2 * changeover_s(job)
+    wakes.append(now + min(max(slack, 1.0), 60.0))
+
+
+def deadline_at(job: JobState) -> float | None:
+    """The job's deadline, UTC seconds."""
+    objective = job.task.objective
+    if objective.deadline_at is not None:
+        return objective.deadline_at
+    return None if objective.deadline_s is None else job.submitted_at + objective.deadline_s
+
+
+def must_on_demand(job: JobState, heard: Mapping[InstanceId, Told], now: float) -> bool:
+    """The safety net: once the time left is no more than the work left and two changeovers, spot is over."""
+    deadline = deadline_at(job)
+    left = None if deadline is None else work_left_s(job, heard)
+    return deadline is not None and left is not None and deadline - now <= left + 2 * changeover_s(job)
+
+
+def changeover_s(job: JobState) -> float:
+    """From a launch to the first step, as this job has seen it; a cautious guess before."""
+    seen = [
+        a.first_step_at - launched
+        for a in job.attempts
+        if a.first_step_at is not None
+        and (launched := max((job.instances[t].intended_at for t in a.members), default=None)) is not None
+    ]
+    return max(seen, default=_CHANGEOVER_S)
+
+
+def work_left_s(job: JobState, heard: Mapping[InstanceId, Told]) -> float | None:
+    """Seconds of the clock of undisturbed training that are left, None while unknown (rule 14)."""
+    step, total = progress(job, heard)
+    step_s = seconds_per_step(job)
+    if total is not None and step_s is not None:
+        return max(total - (step or 0), 0) * step_s
+    hours = job.task.work.hours
+    if hours is None:
+        return None
+    share = (step or 0) / total if total else 0.0
+    return hours * 3600.0 * (1.0 - min(share, 1.0))
+
+
+def progress(job: JobState, heard: Mapping[InstanceId, Told]) -> tuple[int | None, int | None]:
+    """(last step, steps in all) as known now."""
+    attempt = job.attempt
+    step = attempt.step if attempt is not None else None
+    total = job.task.work.steps
+    for a in job.attempts:
+        total = a.total if a.total is not None else total
+    for m in job.instances.values():
+        told = heard.get(m.instance) if m.instance is not None and m.alive else None
+        if told is not None and told.step is not None:
+            step = told.step if step is None else max(step, told.step)
+            total = told.total if told.total is not None else total
+    return step, total
+
+
+def seconds_per_step(job: JobState) -> float | None:
+    """Mean duration of a step over all attempts that measured it."""
+    spans = [(_span_s(a), a.steps_done) for a in job.attempts if a.steps_done > 1]
+    steps = sum(n for _, n in spans)
+    return sum(s for s, _ in spans) / steps if steps else None
+
+
+def _span_s(a: AttemptState) -> float:
+    return 0.0 if a.first_step_at is None or a.last_step_at is None else a.last_step_at - a.first_step_at
+
+
+def _running(job: JobState) -> bool:
+    return job.attempt is not None and job.attempt.first_step_at is not None and job.attempt.ended_at is None
+
+
+def progress_text(job: JobState, heard: Mapping[InstanceId, Told]) -> str:
+    """``120/1000`` for the record of a decision."""
+    step, total = progress(job, heard)
+    return f"{'?' if step is None else step}/{'?' if total is None else total}"

@@ -1,0 +1,203 @@
+"""The life of one attempt. Members are named by launch token; a member that was lost counts as ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
+from everstep.model.causes import Cause
+from everstep.model.events import (
+    CauseSettled,
+    CheckpointSaved,
+    Event,
+    FolderGrew,
+    InstanceEnded,
+    InstanceJoined,
+    InstanceSilent,
+    LeaseExpired,
+    PeersChecked,
+    ProgressSeen,
+    RanksEnded,
+    RanksStarted,
+    Restored,
+)
+from everstep.model.handshake import OUTCOME_OK
+from everstep.model.ids import LaunchToken
+from everstep.model.job import AttemptState, GangPhase, Saved
+
+E = TypeVar("E", bound=Event)
+N = TypeVar("N", int, float)
+G = GangPhase
+LOST = "lost"
+"""Outcome of a member whose machine went away before its ranks could say how they ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Generic[E]):
+    """An event and the member that told it, or that it is about."""
+
+    token: LaunchToken
+    event: E
+
+
+def _latest(a: N | None, b: N | None) -> N | None:
+    return b if a is None else a if b is None else max(a, b)
+
+
+def _earliest(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else min(a, b)
+
+
+def _finish(a: AttemptState, now: float, *, failed: bool, hint: str) -> AttemptState:
+    if a.phase is G.ENDED:
+        return a
+    return replace(a, phase=G.ENDED, ended_at=now, failed=failed, hint=a.hint or hint)
+
+
+def _checked(a: AttemptState, t: Told[PeersChecked], now: float) -> AttemptState:
+    if t.event.unreachable:
+        text = f"{t.token} cannot reach {', '.join(t.event.unreachable)}"
+        a = replace(a, cause=Cause.UNREACHABLE_PEER, evidence=text, settled_at=now)
+        return _finish(a, now, failed=True, hint=text)
+    checked = a.checked if t.token in a.checked else (*a.checked, t.token)
+    phase = G.RUNNING if set(checked) >= set(a.members) else G.CHECKING
+    return replace(a, checked=checked, phase=phase)
+
+
+def _started(a: AttemptState, t: Told[RanksStarted], now: float) -> AttemptState:
+    started = a.started if t.token in a.started else (*a.started, t.token)
+    return replace(a, started=started, spawned_at=_earliest(a.spawned_at, t.event.spawned_at))
+
+
+def _restored(a: AttemptState, t: Told[Restored], now: float) -> AttemptState:
+    if a.restored_at is not None:
+        return a
+    return replace(a, restored_at=now, restore_s=t.event.restore_s, base=t.event.base)
+
+
+def _saved(a: AttemptState, t: Told[CheckpointSaved], now: float) -> AttemptState:
+    save = Saved(t.event.step, now, t.event.save_s, t.event.stall_s, t.event.bytes, t.event.durable)
+    # The first save and the newest few are all that accounting and restore lists need; the rest is in the journal.
+    saves = (*a.saves, save)
+    if len(saves) > 16:
+        saves = (saves[0], *saves[-15:])
+    return replace(a, saves=saves, progressed=True, step=_latest(a.step, t.event.step))
+
+
+def _progress(a: AttemptState, t: Told[ProgressSeen], now: float) -> AttemptState:
+    return replace(
+        a,
+        progressed=True,
+        step=_latest(a.step, t.event.step),
+        total=t.event.total if t.event.total is not None else a.total,
+        first_step_at=_earliest(a.first_step_at, t.event.first_step_at),
+    )
+
+
+def _grew(a: AttemptState, t: Told[FolderGrew], now: float) -> AttemptState:
+    return replace(a, progressed=True)
+
+
+def _figures(a: AttemptState, e: RanksEnded) -> AttemptState:
+    """What the ranks measured; every member reports the same steps, so the furthest counts."""
+    return replace(
+        a,
+        step=_latest(a.step, e.step),
+        total=e.total if e.total is not None else a.total,
+        first_step_at=_earliest(a.first_step_at, e.first_step_at),
+        last_step_at=_latest(a.last_step_at, e.last_step_at),
+        steps_done=max(a.steps_done, e.steps_done),
+        stall_s=max(a.stall_s, e.stall_s),
+        progressed=a.progressed or e.steps_done > 0,
+    )
+
+
+def _ranks_ended(a: AttemptState, t: Told[RanksEnded], now: float) -> AttemptState:
+    if t.token in a.ended and a.ended[t.token] != LOST:
+        return a
+    a = replace(_figures(a, t.event), ended={**a.ended, t.token: t.event.outcome})
+    if a.phase is G.ENDED:
+        return a
+    everyone = set(a.ended) >= set(a.members)
+    if t.event.outcome == OUTCOME_OK:
+        # One node may finish a moment before the others; the attempt is done when all are.
+        done = everyone and all(o == OUTCOME_OK for o in a.ended.values())
+        return _succeed(a, now) if done else (_finish(a, now, failed=False, hint="stopped") if everyone else a)
+    if a.phase is G.STOPPING:
+        return _finish(a, now, failed=False, hint="stopped") if everyone else a
+    a = replace(a, rc=t.event.rc or a.rc, tail=t.event.tail or a.tail)
+    how = f"signal {t.event.signal}" if t.event.signal else f"exit code {t.event.rc}"
+    rank = "" if t.event.failed_rank is None else f" rank {t.event.failed_rank}"
+    return _finish(a, now, failed=True, hint=f"{t.event.outcome}:{rank} {how}")
+
+
+def _succeed(a: AttemptState, now: float) -> AttemptState:
+    a = _finish(a, now, failed=False, hint="every rank exited 0")
+    return replace(a, cause=Cause.SUCCESS, evidence="every rank exited 0", settled_at=now)
+
+
+def _lease(a: AttemptState, t: Told[LeaseExpired], now: float) -> AttemptState:
+    a = replace(a, ended={**a.ended, t.token: "lease"})
+    return _finish(a, now, failed=True, hint="lease expired")
+
+
+def _member_lost(a: AttemptState, t: Told[Event], now: float) -> AttemptState:
+    if a.ended.get(t.token) == OUTCOME_OK:
+        return a  # its ranks were through already: a machine that goes away afterwards takes nothing with it
+    a = replace(a, ended={t.token: LOST, **a.ended})
+    e = t.event
+    if isinstance(e, InstanceEnded | InstanceSilent) and e.last_step is not None:
+        a = replace(a, step=_latest(a.step, e.last_step), last_step_at=_latest(a.last_step_at, e.last_step_at))
+    if a.phase is G.STOPPING and not set(a.ended) >= set(a.members):
+        return a
+    return _finish(a, now, failed=a.phase is not G.STOPPING, hint="a machine of the gang is gone")
+
+
+def _member_ended(a: AttemptState, t: Told[Event], now: float) -> AttemptState:
+    if isinstance(t.event, RanksEnded):
+        return _ranks_ended(a, Told(t.token, t.event), now)
+    return _member_lost(a, t, now)
+
+
+def _settled(a: AttemptState, t: Told[CauseSettled], now: float) -> AttemptState:
+    return replace(a, cause=t.event.cause, evidence=t.event.evidence, settled_at=now)
+
+
+def _same(a: AttemptState, t: Told[Event], now: float) -> AttemptState:
+    return a
+
+
+_ACTIVE = (G.CHECKING, G.RUNNING, G.STOPPING)
+_ANY = (*_ACTIVE, G.ENDED)
+_LOSSES: tuple[type[Event], ...] = (InstanceEnded, InstanceSilent, InstanceJoined)
+
+GANG_TABLE: dict[tuple[GangPhase, type[Event]], Move[AttemptState, GangPhase]] = {
+    **rows((G.CHECKING,), (PeersChecked,), _checked, (G.CHECKING, G.RUNNING, G.ENDED)),
+    **rows((G.RUNNING, G.STOPPING, G.ENDED), (PeersChecked,), _same),
+    **rows(_ANY, (RanksStarted,), _started),
+    **rows(_ANY, (Restored,), _restored),
+    **rows(_ANY, (CheckpointSaved,), _saved),
+    **rows(_ANY, (ProgressSeen,), _progress),
+    **rows(_ANY, (FolderGrew,), _grew),
+    **rows((G.CHECKING, G.RUNNING), (RanksEnded, *_LOSSES), _member_ended, (G.CHECKING, G.RUNNING, G.ENDED)),
+    **rows((G.STOPPING,), (RanksEnded, *_LOSSES), _member_ended, (G.STOPPING, G.ENDED)),
+    **rows((G.ENDED,), (RanksEnded, *_LOSSES), _member_ended),
+    **rows(_ACTIVE, (LeaseExpired,), _lease, (G.ENDED,)),
+    **rows((G.ENDED,), (LeaseExpired,), _same),
+    # The cause may be settled long after the next attempt began.
+    **rows((G.ENDED,), (CauseSettled,), _settled),
+}
+
+
+def gang_step(attempt: AttemptState, event: Event, token: LaunchToken, now: float) -> AttemptState:
+    """One event in the life of an attempt, told by (or about) the member ``token``; raises UnlistedTransition."""
+    move = look_up(GANG_TABLE, attempt.phase, event, f"attempt {attempt.no}")
+    after = move.do(attempt, Told(token, event), now)
+    check_target(move, attempt.phase, after.phase, event, f"attempt {attempt.no}")
+    return after
+
+
+def begin_stop(attempt: AttemptState, hint: str) -> AttemptState:
+    """The gang is asked to stop; the hint says why."""
+    return replace(attempt, phase=G.STOPPING, hint=hint)

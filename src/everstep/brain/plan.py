@@ -1,0 +1,427 @@
+"""The two entry points of the brain.
+
+``advance`` moves one job's state machine by one event. ``plan`` looks at jobs, offers and what was heard, and decides what to lease,
+end and conclude. Both are pure: the live loop and the simulator run exactly these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from everstep.brain import guard
+from everstep.brain.economics.ledger import cost_usd
+from everstep.brain.lifecycle import orders, transition
+from everstep.brain.pools import PoolBook
+from everstep.brain.release import dead_volumes, leavers, next_look
+from everstep.brain.select import DEFAULT, SELECTORS, Choice, Need, Selector
+from everstep.brain.settle import SETTLE_LIMIT_S, settle
+from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, Note, SendOrders, Terminate
+from everstep.model.events import (
+    Candidate,
+    Decided,
+    Event,
+    GaveUp,
+    InstanceSilent,
+    KeepExpired,
+    LaunchIntended,
+    VolumeIntended,
+)
+from everstep.model.gang import Slot, ZoneRule
+from everstep.model.ids import DeploymentId, InstanceId, JobId, launch_token
+from everstep.model.job import GangPhase, Goal, InstancePhase, InstanceState, JobPhase, JobState
+from everstep.model.offers import Offer, Pool
+from everstep.model.task import OnNoCapacity
+
+_FATAL = ("bad_request",)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Live telemetry of one machine: last word (UTC seconds), last step and when it was done, total if the script tells."""
+
+    last: float
+    step: int | None = None
+    step_at: float | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How patient the brain is; seconds unless stated.
+
+    Attributes:
+        silence_s: no word for so long and the machine counts as lost, even if the provider does not say so.
+        calm_s: a machine heard from so long after a failure is healthy: the failure was the user's.
+        outputs_timeout_s: how long a machine may take to bring its outputs home.
+        launches_per_minute: launch credits of each pool.
+        patience_s: next look at the market while a job waits.
+    """
+
+    silence_s: float = 10.0
+    calm_s: float = 2.0
+    outputs_timeout_s: float = 120.0
+    launches_per_minute: int = 60
+    patience_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a decision looks at.
+
+    Attributes:
+        deployment: part of every token.
+        jobs: the jobs to look at: those that changed or whose wake-up time came.
+        offers: the whole market.
+        pools: what we remember of it.
+        heard: telemetry by machine.
+        shared_folders: zone -> folder that all machines of the zone see; missing = none.
+        inflight: launches without an answer, by pool, over all jobs.
+        selectors: policies by name.
+    """
+
+    deployment: DeploymentId
+    jobs: Sequence[JobState]
+    offers: Sequence[Offer]
+    pools: PoolBook = PoolBook()
+    heard: Mapping[InstanceId, Heard] = field(default_factory=dict)
+    shared_folders: Mapping[str, str] = field(default_factory=dict)
+    inflight: Mapping[Pool, int] = field(default_factory=dict)
+    selectors: Mapping[str, Selector] = field(default_factory=lambda: SELECTORS)
+    settings: Settings = Settings()
+
+
+def advance(state: JobState, event: Event, now: float) -> tuple[JobState, tuple[Effect, ...]]:
+    """One job's state machine.
+
+    Args:
+        state: before.
+        event: anything but ``JobSubmitted``.
+        now: UTC seconds of the event.
+
+    Returns:
+        The state after it and the machines whose orders changed.
+
+    Raises:
+        UnlistedTransition: the tables do not list this event for the present phase.
+    """
+    after = transition(state, event, now)
+    if after is state:
+        return state, ()
+    return after, tuple(_changed_orders(state, after))
+
+
+def _changed_orders(before: JobState, after: JobState) -> Iterator[SendOrders]:
+    for token, machine in after.instances.items():
+        if machine.instance is None or not machine.alive or machine.joined_at is None:
+            continue
+        old = before.instances.get(token)
+        if old is None or old.joined_at is None or orders(before, old) != orders(after, machine):
+            yield SendOrders(after.id, machine.instance)
+
+
+def plan(snapshot: Snapshot, now: float, rng: Random) -> tuple[Decision, ...]:
+    """Decides for every job of the snapshot, in order; later jobs see what earlier ones took.
+
+    Args:
+        snapshot: what is known.
+        now: UTC seconds.
+        rng: the only source of chance. Each decision is made with a generator seeded from it; the seed is recorded.
+
+    Returns:
+        One decision per job.
+    """
+    digest = offers_digest(snapshot.offers)
+    inflight = dict(snapshot.inflight)
+    decisions = []
+    for job in snapshot.jobs:
+        seed = rng.getrandbits(32)
+        planner = _Planner(replace(snapshot, inflight=inflight), job, now, seed, digest)
+        decision = planner.decide()
+        for effect in decision.effects:
+            if isinstance(effect, Launch):
+                pool = effect.event.offer.pool
+                inflight[pool] = inflight.get(pool, 0) + 1
+        decisions.append(decision)
+    return tuple(decisions)
+
+
+def offers_digest(offers: Sequence[Offer]) -> str:
+    """12 hex digits that name a state of the market (prices and availability)."""
+    text = "\n".join(f"{o.key} {o.available}" for o in offers)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(slots=True)
+class _Planner:
+    """One decision about one job."""
+
+    snapshot: Snapshot
+    job: JobState
+    now: float
+    seed: int
+    digest: str
+    effects: list[Effect] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    wakes: list[float] = field(default_factory=list)
+    wait: str = ""
+    inputs: dict[str, str] = field(default_factory=dict)
+
+    def decide(self) -> Decision:
+        self._conclude()
+        if not any(isinstance(e, Note) for e in self.effects):
+            # A conclusion changes the state: what follows from it is decided on the next look, at once.
+            self._end_machines()
+            self._delete_disks()
+            if self._wants_machines():
+                self._fill_slots()
+        else:
+            self.wakes.append(self.now)
+        return self._decision()
+
+    # What can be concluded ------------------------------------------------------------------------------------------
+
+    def _conclude(self) -> None:
+        job, settings = self.job, self.snapshot.settings
+        heard = {i: h.last for i, h in self.snapshot.heard.items()}
+        for attempt in job.attempts:
+            verdict = settle(job, attempt, heard=heard, now=self.now, calm_s=settings.calm_s)
+            if verdict is not None:
+                self._note(verdict, f"attempt {attempt.no} ended by {verdict.cause.value}: {verdict.evidence}")
+            elif attempt.phase is GangPhase.ENDED and attempt.settled_at is None and attempt.ended_at is not None:
+                self.wakes.append(min(self.now + 0.5, attempt.ended_at + SETTLE_LIMIT_S))
+        self._conclude_silence()
+        if job.keep_until is not None and self.now >= job.keep_until:
+            self._note(KeepExpired(), "kept long enough for debugging")
+        if job.phase not in (JobPhase.RELEASING, JobPhase.PAUSED) and not job.phase.ended and job.goal is Goal.RUN:
+            verdicts, wakes = guard.guards(job, self.snapshot.heard, self.snapshot.offers, self.now)
+            for event, text in verdicts:
+                self._note(event, text)
+            self.wakes.extend(wakes)
+            self._conclude_hopeless()
+
+    def _conclude_silence(self) -> None:
+        limit_s = self.snapshot.settings.silence_s
+        for m in self.job.instances.values():
+            if m.instance is None or m.silent or m.phase not in (InstancePhase.JOINED, InstancePhase.READY):
+                continue
+            heard = self.snapshot.heard.get(m.instance)
+            if heard is None:
+                continue
+            if self.now - heard.last > limit_s:
+                event = InstanceSilent(m.instance, heard.last, heard.step, heard.step_at)
+                self._note(event, f"{m.instance} has been silent for {self.now - heard.last:.1f} s")
+            else:
+                self.wakes.append(heard.last + limit_s + 0.01)
+
+    def _conclude_hopeless(self) -> None:
+        job = self.job
+        refused = [m for m in job.instances.values() if m.phase is InstancePhase.REFUSED and m.failure.startswith(_FATAL)]
+        if refused and job.phase is JobPhase.ACQUIRING:
+            text = f"the provider refuses the request: {refused[-1].failure}"
+            self._note(GaveUp(text), text)
+            return
+        failed = [m for m in job.instances.values() if m.failure.startswith("setup exited")]
+        if len(failed) > job.task.recovery.max_restarts and not any(m.ready_at for m in failed):
+            text = f"{failed[-1].instance}: {failed[-1].failure}"
+            self._note(GaveUp(text), text)
+            return
+        limit_s = job.task.recovery.max_wait_s
+        if limit_s is not None and job.waiting_since is not None:
+            if self.now >= job.waiting_since + limit_s:
+                text = f"no capacity for {self.now - job.waiting_since:.0f} s (recovery.max_wait is {limit_s:.0f} s)"
+                self._note(GaveUp(text), text)
+            else:
+                self.wakes.append(job.waiting_since + limit_s)
+
+    # What is to go --------------------------------------------------------------------------------------------------
+
+    def _end_machines(self) -> None:
+        timeout_s = self.snapshot.settings.outputs_timeout_s
+        for event in leavers(self.job, self.now, outputs_timeout_s=timeout_s):
+            self.effects.append(Terminate(self.job.id, event))
+            self.reasons.append(f"end {event.instance}: {event.reason}")
+        later = next_look(self.job, outputs_timeout_s=timeout_s)
+        if later is not None:
+            self.wakes.append(later)
+
+    def _delete_disks(self) -> None:
+        for event in dead_volumes(self.job):
+            self.effects.append(DeleteVolume(self.job.id, event))
+            self.reasons.append(f"delete disk {event.volume}: the job is {self.job.phase.value}")
+
+    # What is missing ------------------------------------------------------------------------------------------------
+
+    def _wants_machines(self) -> bool:
+        job = self.job
+        open_phase = job.phase in (JobPhase.ACQUIRING, JobPhase.CHECKING, JobPhase.RUNNING, JobPhase.STOPPING)
+        return open_phase and job.goal is Goal.RUN and not job.quarantined
+
+    def _fill_slots(self) -> None:
+        launch_no = self.job.launches
+        inflight = dict(self.snapshot.inflight)
+        for slot in self.job.task.gang.slots:
+            if any(m.slot == slot and not m.doomed for m in self.job.instances.values()):
+                continue
+            choice = self._choose(slot, inflight)
+            self.candidates.extend(c for c in choice.candidates if c not in self.candidates)
+            if choice.offer is None:
+                self._cannot_fill(slot, choice)
+                continue
+            credit_at = self.snapshot.pools.credit_at(
+                choice.offer.pool, self.now, self.snapshot.settings.launches_per_minute - inflight.get(choice.offer.pool, 0)
+            )
+            if credit_at > self.now:
+                self._waiting(f"pool {choice.offer.pool} has no launch credit", credit_at)
+                continue
+            launched = self._launch(slot, choice.offer, launch_no + 1)
+            if launched:
+                launch_no += 1
+                inflight[choice.offer.pool] = inflight.get(choice.offer.pool, 0) + 1
+                self.reasons.append(f"slot {slot}: {choice.offer.pool} at ${choice.offer.price_usd_per_h:.4f}/h: {choice.reason}")
+
+    def _choose(self, slot: Slot, inflight: Mapping[Pool, int]) -> Choice:
+        job = self.job
+        group = job.task.gang.groups[slot.group]
+        need = Need(
+            job=job.id,
+            slot=slot,
+            machine=group.machine,
+            spot=job.task.spot,
+            max_price_usd_per_h=job.task.max_price_usd_per_h,
+            on_no_capacity=job.task.recovery.on_no_capacity,
+            cooldown_s=job.task.recovery.cooldown_s,
+            must_on_demand=guard.must_on_demand(job, self.snapshot.heard, self.now),
+            zones=self._zones(slot, group.zones),
+            regions=self._regions(group.zones),
+        )
+        offers = [o for o in self.snapshot.offers if group.machine.fits(o)]
+        selector = self.snapshot.selectors.get(job.task.policy or DEFAULT)
+        if selector is None:
+            return Choice(None, (), f"there is no policy named '{job.task.policy}'")
+        if not offers:
+            return Choice(None, (), "no provider offers a machine that fits the task's resources")
+        rng = Random(f"{self.seed}/{slot}")
+        return selector.choose(need, offers, beliefs=self.snapshot.pools, inflight=inflight, now=self.now, rng=rng)
+
+    def _others(self) -> list[InstanceState]:
+        return [m for m in self.job.instances.values() if not m.doomed]
+
+    def _zones(self, slot: Slot, rule: ZoneRule) -> frozenset[str]:
+        disk = {v.zone for v in self.job.volumes.values() if v.slot == slot and v.deleted_at is None}
+        if disk:
+            return frozenset(disk)  # a disk attaches in its own zone only
+        return frozenset(m.offer.zone for m in self._others()) if rule is ZoneRule.SAME_ZONE else frozenset()
+
+    def _regions(self, rule: ZoneRule) -> frozenset[str]:
+        return frozenset(m.offer.region for m in self._others()) if rule is ZoneRule.SAME_REGION else frozenset()
+
+    def _launch(self, slot: Slot, offer: Offer, launch_no: int) -> bool:
+        job = self.job
+        shared = self.snapshot.shared_folders.get(offer.zone, "")
+        volume = None
+        if not shared:
+            # Nothing is shared in that zone: the slot's disk must outlive its machines (rule 10).
+            disk = next((v for v in job.volumes.values() if v.slot == slot and v.deleted_at is None), None)
+            if disk is None:
+                self._make_disk(slot, offer)
+                return False
+            if disk.volume is None:
+                self._waiting(f"the disk of slot {slot} is being made", None)
+                return False
+            if any(m.volume == disk.volume and m.alive for m in job.instances.values()):
+                self._waiting(f"the disk of slot {slot} is still attached to the machine that leaves", self.now + 1.0)
+                return False
+            volume = disk.volume
+        token = launch_token(self.snapshot.deployment, job.id, launch_no, offer.key)
+        event = LaunchIntended(
+            token=token,
+            launch_no=launch_no,
+            slot=slot,
+            offer=offer,
+            max_price_usd_per_h=offer.on_demand_usd_per_h
+            if job.task.max_price_usd_per_h is None
+            else min(job.task.max_price_usd_per_h, offer.on_demand_usd_per_h),
+            shared_folder=shared,
+            volume=volume,
+        )
+        self.effects.append(Launch(job.id, event))
+        return True
+
+    def _make_disk(self, slot: Slot, offer: Offer) -> None:
+        wanted = self.job.task.gang.groups[slot.group].machine.disk_gib
+        event = VolumeIntended(slot, f"{self.job.id}-{slot}", offer.zone, offer.provider, wanted or 10.0)
+        self.effects.append(EnsureVolume(self.job.id, event))
+        self.reasons.append(f"slot {slot}: a disk in {offer.zone} that outlives its machines")
+
+    def _cannot_fill(self, slot: Slot, choice: Choice) -> None:
+        if self.job.task.recovery.on_no_capacity is OnNoCapacity.FAIL and not self._someone_comes():
+            text = f"slot {slot}: {choice.reason} (recovery.on_no_capacity is fail)"
+            self._note(GaveUp(text), text)
+            return
+        self._waiting(f"{choice.reason} ({len(choice.candidates)} pools looked at)", choice.retry_at)
+
+    def _someone_comes(self) -> bool:
+        return any(m.alive and not m.doomed for m in self.job.instances.values())
+
+    def _waiting(self, why: str, until: float | None) -> None:
+        """Rule 13: every wait has a visible reason and a next try."""
+        self.wait = why
+        at = self.now + self.snapshot.settings.patience_s
+        self.wakes.append(at if until is None else max(min(until, at), self.now + 0.05))
+
+    # The record -----------------------------------------------------------------------------------------------------
+
+    def _note(self, event: Event, reason: str) -> None:
+        self.effects.append(Note(self.job.id, event))
+        self.reasons.append(reason)
+
+    def _decision(self) -> Decision:
+        wake_at = min((w for w in self.wakes if w >= self.now), default=None)
+        inputs: dict[str, str] = {}
+        if self.effects or self.wait != self.job.wait:
+            inputs = {
+                "offers": self.digest,
+                "seed": str(self.seed),
+                "decision": str(self.job.decisions + 1),
+                "policy": self.job.task.policy or DEFAULT,
+                "cost_usd": f"{cost_usd(self.job, self.now):.4f}",
+                "progress": guard.progress_text(self.job, self.snapshot.heard),
+            }
+        record = Decided(
+            effects=tuple(_line(e) for e in self.effects),
+            reasons=tuple(self.reasons),
+            candidates=tuple(self.candidates),
+            inputs=inputs,
+            wait=self.wait,
+            wake_at=wake_at,
+        )
+        return Decision(self.job.id, tuple(self.effects), record, wake_at)
+
+
+def _line(effect: Effect) -> str:
+    """One line for people."""
+    match effect:
+        case Launch(event=e):
+            return f"launch {e.offer.pool} for slot {e.slot} at ${e.offer.price_usd_per_h:.4f}/h"
+        case Terminate(event=e):
+            return f"end {e.instance}"
+        case EnsureVolume(event=e):
+            return f"make disk {e.name} in {e.zone}"
+        case DeleteVolume(event=e):
+            return f"delete disk {e.volume}"
+        case Note(event=e):
+            return type(e).__name__
+        case SendOrders(instance=i):
+            return f"orders to {i}"
+
+
+def worth_recording(state: JobState, decision: Decision) -> bool:
+    """Decisions without effects that change nothing visible stay out of the journal."""
+    return bool(decision.effects) or decision.record.wait != state.wait
+
+
+__all__ = ["Heard", "JobId", "Settings", "Snapshot", "advance", "offers_digest", "plan", "worth_recording"]

@@ -1,0 +1,100 @@
+"""Which machines and disks are to go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from everstep.brain.lifecycle.orders import outputs_due
+from everstep.model.events import TerminateIntended, VolumeDeleteIntended
+from everstep.model.job import GangPhase, Goal, InstancePhase, InstanceState, JobPhase, JobState
+
+_RELEASE_GRACE_S = 10.0
+
+
+def leavers(state: JobState, now: float, *, outputs_timeout_s: float) -> Iterator[TerminateIntended]:
+    """Machines that are not needed any more, with the reason.
+
+    Args:
+        state: the job.
+        now: UTC seconds.
+        outputs_timeout_s: how long a machine may take to bring its outputs home.
+    """
+    for machine in state.instances.values():
+        # A launch without an answer has no id to end; it is asked again until it has one (rule 1).
+        if machine.instance is None or not machine.alive or machine.phase is InstancePhase.LEAVING:
+            continue
+        reason = _reason(state, machine, now, outputs_timeout_s)
+        if reason:
+            yield TerminateIntended(machine.instance, reason)
+
+
+def next_look(state: JobState, *, outputs_timeout_s: float) -> float | None:
+    """When a timeout may make a machine a leaver, UTC seconds; None if none can."""
+    times = []
+    for m in state.instances.values():
+        if m.phase in (InstancePhase.BOOTING, InstancePhase.JOINED) and not m.failure:
+            times.append(m.intended_at + state.task.recovery.boot_timeout_s)
+        if state.phase is JobPhase.RELEASING and m.alive and m.phase is not InstancePhase.LEAVING:
+            times.append(state.since + (outputs_timeout_s if outputs_due(state, m) else _RELEASE_GRACE_S))
+    if state.keep_until is not None:
+        times.append(state.keep_until)
+    return min(times, default=None)
+
+
+def _reason(state: JobState, m: InstanceState, now: float, outputs_timeout_s: float) -> str:
+    if state.phase.ended or state.phase is JobPhase.PAUSED:
+        return f"the job is {state.phase.value}"
+    if state.phase is JobPhase.RELEASING:
+        return _released(state, m, now, outputs_timeout_s)
+    attempt = state.attempt
+    active = attempt is not None and attempt.phase is not GangPhase.ENDED
+    if active and attempt is not None and m.token in attempt.members and not m.silent:
+        return ""
+    if m.phase in (InstancePhase.BOOTING, InstancePhase.JOINED) and not m.ready_at:
+        if now >= m.intended_at + state.task.recovery.boot_timeout_s:
+            return f"not ready {state.task.recovery.boot_timeout_s:.0f} s after its launch"
+        if m.failure:
+            return m.failure.splitlines()[0]
+    if m.doomed:
+        return "" if _refund_ahead(m, now) else "it will be taken back, or is silent"
+    if active and _spare(state, m):
+        return "another machine has its place"
+    return ""
+
+
+def _released(state: JobState, m: InstanceState, now: float, outputs_timeout_s: float) -> str:
+    if state.keep_until is not None:
+        return ""
+    why = state.goal.value if state.goal is not Goal.FAIL else "failed"
+    if not outputs_due(state, m) or m.outputs_stored or m.silent:
+        return f"{why}: nothing more to do"
+    return f"{why}: outputs did not come home in time" if now >= state.since + outputs_timeout_s else ""
+
+
+def _refund_ahead(m: InstanceState, now: float) -> bool:
+    """The vendor bills nothing if it takes the machine back by itself soon enough: then we do not end it ourselves."""
+    if m.notice_deadline is None or m.started_at is None or m.silent:
+        return False
+    rule = m.offer.billing
+    reclaimed_at = max(m.notice_deadline, now)
+    # A vendor that is late by more than a minute has changed its mind: no free ride on a machine that bills.
+    return now < m.notice_deadline + 60.0 and (reclaimed_at - m.started_at) * rule.time_scale < rule.free_if_reclaimed_within_s
+
+
+def _spare(state: JobState, m: InstanceState) -> bool:
+    """Some other machine of the slot works in the active attempt, and is not going away."""
+    assert state.attempt is not None
+    members = (state.instances[token] for token in state.attempt.members)
+    return any(other.slot == m.slot and not other.doomed for other in members)
+
+
+def dead_volumes(state: JobState) -> Iterator[VolumeDeleteIntended]:
+    """Disks that may be deleted: the job ended, no machine is left, and what was on them came home or is not wanted."""
+    if state.phase not in (JobPhase.SUCCEEDED, JobPhase.CANCELLED) or any(m.alive for m in state.instances.values()):
+        return
+    stored = {m.slot for m in state.instances.values() if m.outputs_stored and not m.failure}
+    for volume in state.volumes.values():
+        if volume.volume is None or volume.deleting:
+            continue
+        if state.phase is JobPhase.CANCELLED or volume.slot in stored:
+            yield VolumeDeleteIntended(volume.volume)
