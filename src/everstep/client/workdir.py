@@ -9,7 +9,7 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -65,7 +65,7 @@ def pack_workdir(
     honour_ignore_files: bool = True,
     key: str = "workdir",
 ) -> Packed:
-    """Packs a folder, or a single file (which becomes the archive's only member).
+    """Packs a folder.
 
     What is left out: every ``.git``; what ``.gitignore`` files in the folder and below it exclude, in a git repository
     or not, by git's own rules (files already tracked by git are no exception, and ignore files *above* the folder do
@@ -73,7 +73,7 @@ def pack_workdir(
     something inside the folder, other links are listed in ``skipped``. Empty folders are not kept.
 
     Args:
-        path: the folder or file.
+        path: the folder.
         into: existing folder that the archive is written to; the caller removes it.
         limit_bytes: of all files together, before packing.
         honour_ignore_files: False for data folders, which are wanted whole.
@@ -83,44 +83,78 @@ def pack_workdir(
         BadInput: it is not there, too large (the five largest files are named) or not readable (the files are named).
     """
     root = Path(path)
-    if not root.is_dir() and not root.is_file():
-        raise BadInput(Problem(str(root), key, "there is no such file or folder"))
+    if not root.is_dir():
+        raise BadInput(Problem(str(root), key, "there is no such folder"))
     walker = _Walker(root, honour_ignore_files)
-    found = [_single(root)] if root.is_file() else sorted(walker.walk(), key=lambda f: f.name)
-    _check(found, walker.unreadable, root, key=key, limit_bytes=limit_bytes)
-    archive, digest = _archive(found, root, into, key)
+    found = sorted(walker.walk(), key=lambda f: f.name)
+    skipped = tuple(sorted(walker.skipped))
+    return _pack(found, walker.unreadable, _Aim(str(root), key, limit_bytes, into), skipped)
+
+
+def pack_files(
+    files: Mapping[str, Path], *, into: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, key: str = ""
+) -> Packed:
+    """Packs single files under the names (relative paths) that they are to have where they are unpacked.
+
+    Raises:
+        BadInput: as `pack_workdir`.
+    """
+    found, missing = [], []
+    for name, path in sorted(files.items()):
+        try:
+            status = path.stat()
+        except OSError:
+            missing.append(str(path))
+            continue
+        found.append(_Found(name, path, status.st_size, False, bool(status.st_mode & 0o100)))
+    return _pack(found, missing, _Aim("file_mounts", key, limit_bytes, into), ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Aim:
+    """What is packed (``where`` and ``key`` in problems), how much of it at most, and into which folder."""
+
+    where: str
+    key: str
+    limit_bytes: int
+    into: Path
+
+    def problem(self, message: str, fix: str = "") -> BadInput:
+        return BadInput(Problem(self.where, self.key, message, fix))
+
+
+def _pack(found: list[_Found], unreadable: list[str], aim: _Aim, skipped: tuple[str, ...]) -> Packed:
+    _check(found, unreadable, aim)
+    archive, digest = _archive(found, aim)
     return Packed(
         digest=digest,
         archive=archive,
         archive_bytes=archive.stat().st_size,
         files=len(found),
         total_bytes=sum(f.size for f in found),
-        skipped=tuple(sorted(walker.skipped)),
+        skipped=skipped,
     )
 
 
-def _check(found: list[_Found], unreadable: list[str], root: Path, *, key: str, limit_bytes: int) -> None:
+def _check(found: list[_Found], unreadable: list[str], aim: _Aim) -> None:
     blind = [*unreadable, *(f.name for f in found if not f.is_link and not os.access(f.path, os.R_OK))]
     if blind:
         more = f" and {len(blind) - _NAMED} more" if len(blind) > _NAMED else ""
         named = ", ".join(_shown(name) for name in sorted(blind)[:_NAMED])
-        raise BadInput(Problem(str(root), key, f"cannot be read: {named}{more}", _HOW_TO_LEAVE_OUT))
+        raise aim.problem(f"cannot be read: {named}{more}", _HOW_TO_LEAVE_OUT)
     if len(found) > MAX_FILES:
-        raise BadInput(Problem(str(root), key, f"has {len(found):,} files, at most {MAX_FILES:,}", _HOW_TO_LEAVE_OUT))
+        raise aim.problem(f"has {len(found):,} files, at most {MAX_FILES:,} are packed", _HOW_TO_LEAVE_OUT)
     total = sum(f.size for f in found)
-    if total > limit_bytes:
+    if total > aim.limit_bytes:
         largest = sorted(found, key=lambda f: (-f.size, f.name))[:_NAMED]
         named = ", ".join(f"{_shown(f.name)} ({format_size(f.size)})" for f in largest)
-        message = f"has {format_size(total)}, at most {format_size(limit_bytes)}; the largest files are {named}"
-        raise BadInput(Problem(str(root), key, message, _HOW_TO_LEAVE_OUT))
+        limit = format_size(aim.limit_bytes)
+        raise aim.problem(
+            f"has {format_size(total)}, at most {limit}; the largest files are {named}", _HOW_TO_LEAVE_OUT
+        )
 
 
 _HOW_TO_LEAVE_OUT = "list what is not needed in .gitignore or .skyignore"
-
-
-def _single(path: Path) -> _Found:
-    status = path.stat()
-    return _Found(path.name, path, status.st_size, False, bool(status.st_mode & 0o100))
 
 
 def _shown(name: str) -> str:
@@ -201,10 +235,13 @@ class _Walker:
 
     def _link(self, path: Path, name: str) -> Iterator[_Found]:
         try:
-            inside = path.resolve(strict=True).is_relative_to(self._real_root) and not os.path.isabs(path.readlink())
+            aim = os.readlink(path)
+            inside = path.resolve(strict=True).is_relative_to(self._real_root)
         except (OSError, RuntimeError):
-            inside = False
-        if inside:
+            aim, inside = "/", False
+        # Inside by its text, too: whoever unpacks looks at that before anything is written.
+        by_text = os.path.normpath(os.path.join(os.path.dirname(name), aim))
+        if inside and not os.path.isabs(aim) and by_text.split(os.sep)[0] != os.pardir:
             yield _Found(name, path, 0, True, False)
         else:
             self.skipped.append(name)
@@ -219,20 +256,20 @@ def _ignored(name: str, rules: tuple[_Rules, ...]) -> bool:
     return False
 
 
-def _archive(found: list[_Found], root: Path, into: Path, key: str) -> tuple[Path, str]:
-    with tempfile.NamedTemporaryFile(dir=into, prefix="packing-", delete=False) as out:
+def _archive(found: list[_Found], aim: _Aim) -> tuple[Path, str]:
+    with tempfile.NamedTemporaryFile(dir=aim.into, prefix="packing-", delete=False) as out:
         written = Path(out.name)
         try:
-            _write(found, root, out, key)
+            _write(found, out, aim)
         except BaseException:
             written.unlink(missing_ok=True)
             raise
     with written.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return written.replace(into / f"{digest}.tar.gz"), digest
+    return written.replace(aim.into / f"{digest}.tar.gz"), digest
 
 
-def _write(found: list[_Found], root: Path, out: IO[bytes], key: str) -> None:
+def _write(found: list[_Found], out: IO[bytes], aim: _Aim) -> None:
     # The name and time in gzip's header would change the digest from day to day.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0) as packed,
@@ -252,4 +289,4 @@ def _write(found: list[_Found], root: Path, out: IO[bytes], key: str) -> None:
                         tar.addfile(info, file)
             except OSError as error:
                 reason = (error.strerror or "it changed while it was read").lower()
-                raise BadInput(Problem(str(root), key, f"cannot be read: {_shown(one.name)} ({reason})")) from None
+                raise aim.problem(f"cannot be read: {_shown(one.name)} ({reason})") from None

@@ -152,11 +152,6 @@ def exact_duration(seconds: float) -> str:
     return "".join(parts) or "0s"
 
 
-def exact_size_gib(gib: float) -> str:
-    """``64GB`` for 64 GiB: read back by ``parse_size``."""
-    return f"{gib:g}GB" if float(f"{gib:g}") == gib else f"{gib!r}GB"
-
-
 def format_duration(seconds: float) -> str:
     """For people, to two units: ``45 s``, ``1 h 30 min``, ``2 d 3 h``; a minus sign in front of negative ones."""
     if not math.isfinite(seconds):

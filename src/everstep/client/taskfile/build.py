@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from everstep.client.taskfile.machines import machines
 from everstep.client.taskfile.reading import Got, Scope, Section, nearest
+from everstep.client.workdir import DEFAULT_LIMIT_BYTES, Packed, pack_files, pack_workdir
 from everstep.model.gang import Gang, SlotGroup
 from everstep.model.task import CheckpointSpec, Mount, Objective, OnNoCapacity, Recovery, Task, Work
 
@@ -20,10 +22,28 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]
 
 @dataclass(frozen=True, slots=True)
 class LocalMount:
-    """A local file or folder to upload, and where it goes on the machines."""
+    """What is to be uploaded for one entry of ``Task.mounts``.
+
+    Attributes:
+        target: folder on the machines, as in the task's mount.
+        folder: local folder whose content goes there; None for single files.
+        files: single files, with the names they get in ``target``.
+    """
 
     target: str
-    path: Path
+    folder: Path | None = None
+    files: tuple[tuple[str, Path], ...] = ()
+
+    def pack(self, *, into: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Packed:
+        """The archive to upload; ignore files do not count, since data is often ignored by git.
+
+        Raises:
+            BadInput: as `pack_workdir`.
+        """
+        key = f"file_mounts.{self.target}"
+        if self.folder is None:
+            return pack_files(dict(self.files), into=into, limit_bytes=limit_bytes, key=key)
+        return pack_workdir(self.folder, into=into, limit_bytes=limit_bytes, honour_ignore_files=False, key=key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +65,7 @@ class Builder:
         self._report = scope.report
         self._cwd = cwd
         self._locals: list[LocalMount] = []
+        self._files: dict[str, dict[str, tuple[str, Path]]] = {}
         self._kept_folders: list[str] = []
 
     def build(self, envs: Mapping[str, str], secrets: Mapping[str, str], name: str) -> Built:
@@ -176,7 +197,18 @@ class Builder:
             mount = self._mount(filled, source, got) if filled and source else None
             if mount:
                 mounts.append(mount)
-        return tuple(mounts)
+        return (*mounts, *self._file_groups())
+
+    def _file_groups(self) -> list[Mount]:
+        """Single files, by the folder they go to: an archive is unpacked into a folder."""
+        mounts = []
+        taken = {mount.target for mount in self._locals}
+        for folder, files in self._files.items():
+            # A folder that goes to the same place is unpacked by itself; each target appears once.
+            target = f"{folder}/." if folder in taken else folder
+            self._locals.append(LocalMount(target, files=tuple((name, path) for name, (_, path) in files.items())))
+            mounts.append(Mount(target, ", ".join(source for source, _ in files.values())))
+        return mounts
 
     def _mount(self, target: str, source: str, got: Got) -> Mount | None:
         scheme = _SCHEME.match(source)
@@ -189,8 +221,12 @@ class Builder:
         path = self._local(source, got)
         if path is None:
             return None
-        self._locals.append(LocalMount(target, path))
-        return Mount(target, source)
+        if path.is_dir():
+            self._locals.append(LocalMount(target, path))
+            return Mount(target, source)
+        folder, name = posixpath.split(target)
+        self._files.setdefault(folder or ".", {})[name or path.name] = (source, path)
+        return None
 
     # --- the rest ------------------------------------------------------------------------------------------------
 
