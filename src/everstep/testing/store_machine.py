@@ -1,0 +1,123 @@
+"""A random walk over a store, side by side with the reference in memory: both must answer alike at every step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from everstep.model.errors import EverstepError
+from everstep.model.ids import StreamId
+from everstep.ports import Append, Fence, NewRecord
+from everstep.store.archiving import JournalStore
+from everstep.store.memory import MemoryStore
+
+Wall = Callable[[], float]
+
+_STREAMS = st.sampled_from(["job/a", "job/b", "deployment"]).map(StreamId)
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+_RECORDS = st.builds(
+    NewRecord,
+    at=st.floats(0, 4e9),
+    kind=st.sampled_from(["JobSubmitted", "AttemptStarted"]),
+    schema=st.integers(1, 3),
+    body=st.dictionaries(st.text(max_size=3), _JSON, max_size=2),
+)
+_APPENDS = st.builds(
+    Append,
+    stream=_STREAMS,
+    records=st.lists(_RECORDS, max_size=3).map(tuple),
+    expected_version=st.none() | st.integers(0, 4),
+)
+
+
+def store_machine(open_store: Callable[[Wall], JournalStore]) -> type[RuleBasedStateMachine]:
+    """A hypothesis state machine for a store.
+
+    Args:
+        open_store: opens a new, empty store whose leases run out by the clock it is given. What it leaves behind is its
+            own to remove.
+    """
+
+    class StoreMachine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.now = 1000.0
+            self.runner = asyncio.Runner()
+            self.reference = MemoryStore(wall=lambda: self.now)
+            self.store = open_store(lambda: self.now)
+            self.fences: list[Fence] = []
+
+        def alike(self, call: Callable[[JournalStore], Awaitable[Any]]) -> Any:
+            """Makes one call to both and compares the answers, refusals with their text included."""
+            expected, found = (self.runner.run(_outcome(call, store)) for store in (self.reference, self.store))
+            assert found == expected
+            return found
+
+        @rule(batch=st.lists(_APPENDS, max_size=3), data=st.data())
+        def append(self, batch: list[Append], data: st.DataObject) -> None:
+            fence = data.draw(st.none() | st.sampled_from(self.fences)) if self.fences else None
+            self.alike(lambda store: store.append(batch, fence))
+
+        @rule(batches=st.lists(st.lists(_APPENDS, min_size=1, max_size=2), min_size=2, max_size=4))
+        def append_at_once(self, batches: list[list[Append]]) -> None:
+            async def together(store: JournalStore) -> list[Any]:
+                return await asyncio.gather(*(_outcome(_append(batch), store) for batch in batches))
+
+            self.alike(together)
+
+        @rule(holder=st.sampled_from(["one", "two"]), ttl_s=st.sampled_from([0.0, 10.0]))
+        def lease(self, holder: str, ttl_s: float) -> None:
+            granted = self.alike(lambda store: store.lease("control", holder, ttl_s))
+            if isinstance(granted, Fence):
+                self.fences.append(granted)
+
+        @rule(seconds=st.sampled_from([5.0, 10.0]))
+        def pass_time(self, seconds: float) -> None:
+            self.now += seconds
+
+        @rule(stream=_STREAMS)
+        def archive(self, stream: StreamId) -> None:
+            self.alike(lambda store: store.archive(stream))
+
+        @rule(stream=st.none() | _STREAMS, after=st.integers(0, 5), limit=st.integers(0, 5))
+        def read(self, stream: StreamId | None, after: int, limit: int) -> None:
+            self.alike(lambda store: store.read(stream=stream, after=after, limit=limit))
+
+        @rule(seq=st.integers(0, 9), body=st.binary(max_size=9))
+        def snapshot(self, seq: int, body: bytes) -> None:
+            self.alike(lambda store: store.save_snapshot("jobs", seq=seq, body=body))
+            self.alike(lambda store: store.load_snapshot("jobs"))
+
+        @invariant()
+        def same_journal(self) -> None:
+            self.alike(lambda store: store.read())
+            self.alike(lambda store: store.live_streams())
+
+        def teardown(self) -> None:
+            self.runner.run(self.store.close())
+            self.runner.close()
+
+    return StoreMachine
+
+
+def _append(batch: list[Append]) -> Callable[[JournalStore], Awaitable[int]]:
+    return lambda store: store.append(batch, None)
+
+
+async def _outcome(call: Callable[[JournalStore], Awaitable[Any]], store: JournalStore) -> Any:
+    try:
+        return await call(store)
+    except EverstepError as refusal:
+        return type(refusal), str(refusal)
