@@ -1,7 +1,7 @@
 """The whole outside world on one page: Provider, Store, Clock, Blobs, AgentLink.
 
-Every port has a conformance suite in ``everstep.testing``; an implementation is done when it passes. Errors are those of
-``everstep.model.errors``: each is a meaning with one documented reaction.
+Every port has a conformance suite in ``everstep.testing``; an implementation is done when it passes. Errors are those
+of ``everstep.model.errors``: each is a meaning with one documented reaction.
 """
 
 from __future__ import annotations
@@ -150,7 +150,9 @@ class Provider(Protocol):
         """What can be leased now. Cached by the provider; cheap to call."""
         ...
 
-    async def launch(self, requests: Sequence[LaunchRequest], *, all_or_nothing: bool) -> Sequence[Launched | Exception]:
+    async def launch(
+        self, requests: Sequence[LaunchRequest], *, all_or_nothing: bool
+    ) -> Sequence[Launched | Exception]:
         """Starts machines; idempotent per token.
 
         Args:
@@ -163,7 +165,10 @@ class Provider(Protocol):
         ...
 
     async def resources(self, deployment: DeploymentId) -> Sequence[ProviderResource]:
-        """The truth: everything of this deployment that costs, and instances that ended lately (at least an hour ago)."""
+        """The truth: everything of this deployment that costs, and instances that ended lately.
+
+        Lately: for at least an hour after their end.
+        """
         ...
 
     async def terminate(self, instances: Sequence[InstanceId]) -> None:
@@ -189,7 +194,10 @@ class Provider(Protocol):
 
 @runtime_checkable
 class SharedFolder(Protocol):
-    """Optional: the provider's machines see one common folder (NFS, EFS, Filestore; the local disk in a cloud in a box)."""
+    """Optional: the provider's machines see one common folder.
+
+    NFS, EFS, Filestore; the local disk in a cloud in a box.
+    """
 
     def shared_folder(self, zone: str) -> str | None:
         """Path of the folder on machines of ``zone``, None if there is none."""
@@ -243,7 +251,10 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Lines for one stream. ``expected_version`` is the version of its last line (0 = new stream); None = whatever it is."""
+    """Lines for one stream.
+
+    ``expected_version`` is the version of its last line (0 = new stream); None = whatever it is.
+    """
 
     stream: StreamId
     records: tuple[NewRecord, ...]
@@ -357,7 +368,10 @@ class Blobs(Protocol):
         ...
 
     async def presign(self, key: str, *, method: str, ttl_s: float) -> str | None:
-        """A URL with which anyone may ``GET`` or ``PUT`` the object for ``ttl_s`` seconds; None if the store has no such thing."""
+        """A URL with which anyone may ``GET`` or ``PUT`` the object for ``ttl_s`` seconds.
+
+        None if the store has no such thing.
+        """
         ...
 
 

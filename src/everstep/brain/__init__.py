@@ -1,1 +1,4 @@
-"""Every decision, pure: no clock, no IO, no global chance. Now and chance are arguments; effects are returned, not done."""
+"""Every decision, pure: no clock, no IO, no global chance.
+
+Now and chance are arguments; effects are returned, not done.
+"""

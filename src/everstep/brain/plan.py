@@ -1,7 +1,7 @@
 """The two entry points of the brain.
 
-``advance`` moves one job's state machine by one event. ``plan`` looks at jobs, offers and what was heard, and decides what to lease,
-end and conclude. Both are pure: the live loop and the simulator run exactly these.
+``advance`` moves one job's state machine by one event. ``plan`` looks at jobs, offers and what was heard, and decides
+what to lease, end and conclude. Both are pure: the live loop and the simulator run exactly these.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _FATAL = ("bad_request",)
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Live telemetry of one machine: last word (UTC seconds), last step and when it was done, total if the script tells."""
+    """Live telemetry of one machine.
+
+    Last word (UTC seconds), last step and when it was done, total if the script tells.
+    """
 
     last: float
     step: int | None = None
@@ -85,7 +88,7 @@ class Snapshot:
     deployment: DeploymentId
     jobs: Sequence[JobState]
     offers: Sequence[Offer]
-    pools: PoolBook = PoolBook()
+    pools: PoolBook = field(default_factory=PoolBook)
     heard: Mapping[InstanceId, Heard] = field(default_factory=dict)
     shared_folders: Mapping[str, str] = field(default_factory=dict)
     inflight: Mapping[Pool, int] = field(default_factory=dict)
@@ -219,7 +222,9 @@ class _Planner:
 
     def _conclude_hopeless(self) -> None:
         job = self.job
-        refused = [m for m in job.instances.values() if m.phase is InstancePhase.REFUSED and m.failure.startswith(_FATAL)]
+        refused = [
+            m for m in job.instances.values() if m.phase is InstancePhase.REFUSED and m.failure.startswith(_FATAL)
+        ]
         if refused and job.phase is JobPhase.ACQUIRING:
             text = f"the provider refuses the request: {refused[-1].failure}"
             self._note(GaveUp(text), text)
@@ -272,7 +277,9 @@ class _Planner:
                 self._cannot_fill(slot, choice)
                 continue
             credit_at = self.snapshot.pools.credit_at(
-                choice.offer.pool, self.now, self.snapshot.settings.launches_per_minute - inflight.get(choice.offer.pool, 0)
+                choice.offer.pool,
+                self.now,
+                self.snapshot.settings.launches_per_minute - inflight.get(choice.offer.pool, 0),
             )
             if credit_at > self.now:
                 self._waiting(f"pool {choice.offer.pool} has no launch credit", credit_at)
@@ -281,7 +288,9 @@ class _Planner:
             if launched:
                 launch_no += 1
                 inflight[choice.offer.pool] = inflight.get(choice.offer.pool, 0) + 1
-                self.reasons.append(f"slot {slot}: {choice.offer.pool} at ${choice.offer.price_usd_per_h:.4f}/h: {choice.reason}")
+                self.reasons.append(
+                    f"slot {slot}: {choice.offer.pool} at ${choice.offer.price_usd_per_h:.4f}/h: {choice.reason}"
+                )
 
     def _choose(self, slot: Slot, inflight: Mapping[Pool, int]) -> Choice:
         job = self.job

@@ -1,4 +1,7 @@
-"""What we remember of pools: when one failed us last, and how often we asked lately. A fold over the events of all jobs."""
+"""What we remember of pools: when one failed us last, and how often we asked lately.
+
+A fold over the events of all jobs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,14 @@ _WINDOW_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PoolRecord:
-    """Attributes: failed_at: UTC seconds of the last preemption or refusal; failure: what it was; preemptions, refusals: counts; launched_at: launches of the last minute."""
+    """What one pool did to us.
+
+    Attributes:
+        failed_at: UTC seconds of the last preemption or refusal.
+        failure: what it was.
+        preemptions, refusals: counts.
+        launched_at: launches of the last minute, UTC seconds.
+    """
 
     failed_at: float | None = None
     failure: str = ""
@@ -35,7 +45,10 @@ class PoolBook:
         return self.records.get(pool, PoolRecord())
 
     def cooling_until(self, pool: Pool, cooldown_s: float) -> float:
-        """UTC seconds until which the pool is avoided; 0 when it never failed. Only markets that can run dry cool down."""
+        """UTC seconds until which the pool is avoided; 0 when it never failed.
+
+        Only markets that can run dry cool down.
+        """
         failed_at = self.record(pool).failed_at
         return 0.0 if failed_at is None else failed_at + cooldown_s
 
@@ -44,7 +57,10 @@ class PoolBook:
         return sum(1 for at in self.record(pool).launched_at if at > now - _WINDOW_S)
 
     def credit_at(self, pool: Pool, now: float, per_minute: int) -> float:
-        """When the pool may be asked again: ``now`` if it has credit left, else when the oldest launch leaves the window."""
+        """When the pool may be asked again, UTC seconds.
+
+        ``now`` if it has credit left, else when enough launches have left the window.
+        """
         recent = [at for at in self.record(pool).launched_at if at > now - _WINDOW_S]
         return now if len(recent) < per_minute else recent[-per_minute] + _WINDOW_S
 
@@ -69,7 +85,11 @@ def note_pools(book: PoolBook, event: Event, machine: InstanceState | None, now:
     record = book.record(pool)
     if isinstance(event, LaunchFailed):
         return _with(book, pool, replace(record, failed_at=now, failure=event.error, refusals=record.refusals + 1))
-    noticed = isinstance(event, NoticeReceived) and event.notice is NoticeKind.TERMINATE and machine.notice is not event.notice
+    noticed = (
+        isinstance(event, NoticeReceived)
+        and event.notice is NoticeKind.TERMINATE
+        and machine.notice is not event.notice
+    )
     ended = isinstance(event, InstanceEnded) and event.end is InstanceEnd.PREEMPTED
     if noticed or (ended and machine.alive):
         # A preemption counts once, whether the notice or the end is heard first; the cool-down starts at the later one.

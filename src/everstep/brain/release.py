@@ -78,7 +78,10 @@ def _refund_ahead(m: InstanceState, now: float) -> bool:
     rule = m.offer.billing
     reclaimed_at = max(m.notice_deadline, now)
     # A vendor that is late by more than a minute has changed its mind: no free ride on a machine that bills.
-    return now < m.notice_deadline + 60.0 and (reclaimed_at - m.started_at) * rule.time_scale < rule.free_if_reclaimed_within_s
+    return (
+        now < m.notice_deadline + 60.0
+        and (reclaimed_at - m.started_at) * rule.time_scale < rule.free_if_reclaimed_within_s
+    )
 
 
 def _spare(state: JobState, m: InstanceState) -> bool:

@@ -19,8 +19,8 @@ def settle(
 ) -> CauseSettled | None:
     """The cause of an ended attempt, or None while the evidence does not suffice.
 
-    Surviving ranks crash first in practice: a failed rank is the user's failure only when every machine of the gang has been
-    heard from ``calm_s`` after the failure, without a notice and without the provider having taken one.
+    Surviving ranks crash first in practice: a failed rank is the user's failure only when every machine of the gang
+    has been heard from ``calm_s`` after the failure, without a notice and without the provider having taken one.
 
     Args:
         state: the job.

@@ -23,7 +23,10 @@ class Cause(StrEnum):
 
 
 class InstanceEnd(StrEnum):
-    """Why an instance ended, as the statistics see it. Only PREEMPTED and LOST are events of the hazard; the rest is censored."""
+    """Why an instance ended, as the statistics see it.
+
+    Only PREEMPTED and LOST are events of the hazard; the rest is censored.
+    """
 
     PREEMPTED = "preempted"
     MAX_LIFE = "max_life"

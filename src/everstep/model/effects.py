@@ -1,4 +1,7 @@
-"""Effects: what the brain wants done, as data. Each carries the event that records the intent before anything is done."""
+"""Effects: what the brain wants done, as data.
+
+Each carries the event that records the intent before anything is done.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class SendOrders:
-    """The orders of an instance changed: tell its agent. What they are is a function of the job's state (``orders``)."""
+    """The orders of an instance changed: tell its agent.
+
+    What they are is a function of the job's state (``orders``).
+    """
 
     job: JobId
     instance: InstanceId

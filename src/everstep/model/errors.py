@@ -85,7 +85,10 @@ class NoCapacity(ProviderError):
 
 
 class QuotaExceeded(ProviderError):
-    """The account may not hold more of these. Reaction: the pool is out until capacity of ours is given back, the user is told."""
+    """The account may not hold more of these.
+
+    Reaction: the pool is out until capacity of ours is given back, the user is told.
+    """
 
     kind = "quota_exceeded"
 
@@ -115,7 +118,10 @@ class Unauthorized(ProviderError):
 
 
 class Unreachable(ProviderError):
-    """No answer, or a broken one: the effect may or may not have happened. Reaction: the same call, same token, after a pause."""
+    """No answer, or a broken one: the effect may or may not have happened.
+
+    Reaction: the same call, same token, after a pause.
+    """
 
     kind = "unreachable"
 
@@ -150,7 +156,10 @@ class StoreFull(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The journal is damaged, not ours, or of a newer everstep; repeating cannot help. Reaction: stop with this line."""
+    """The journal is damaged, not ours, or of a newer everstep; repeating cannot help.
+
+    Reaction: stop with this line.
+    """
 
 
 class StoreClosed(StoreError):

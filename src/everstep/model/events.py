@@ -1,7 +1,7 @@
 """Events: facts that decisions or bills depend on. They are what the journal holds.
 
-Heartbeats, progress, metrics and logs are not events. Every class here is one kind of journal line; ``SCHEMA`` gives the
-version of its shape, and ``everstep.store.upcast`` brings older shapes up to date on reading.
+Heartbeats, progress, metrics and logs are not events. Every class here is one kind of journal line; ``SCHEMA`` gives
+the version of its shape, and ``everstep.store.upcast`` brings older shapes up to date on reading.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Gangs: the machines that one attempt runs on, as groups of slots.
 
-A gang is a tuple of slot groups from the first day, so that mixed clusters and parameter servers need no migration; today the
-brain acts on gangs of exactly one group.
+A gang is a tuple of slot groups from the first day, so that mixed clusters and parameter servers need no migration;
+today the brain acts on gangs of exactly one group.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Names and shapes that the server, the agent and the training process agree on.
 
-Runs on Python 3.9 with the standard library alone: the agent ships it inside its ``.pyz`` and the training library reads it in
-the user's environment. Three conversations are fixed here:
+Runs on Python 3.9 with the standard library alone: the agent ships it inside its ``.pyz`` and the training library
+reads it in the user's environment. Three conversations are fixed here:
 
 * server <-> agent: HTTP + JSON, the agent dials out (section "Wire");
 * agent -> rank: environment variables and one *control file* per attempt (section "Rank side");
 * rank -> agent: files in a *report folder*, one pair per rank (section "Rank side").
 
-The handshake is versioned. A server talks to agents of its own version and of the version before; a mismatch is refused at
-``join`` with HTTP 426 and a body ``{"error": ...}`` that names both versions.
+The handshake is versioned. A server talks to agents of its own version and of the version before; a mismatch is
+refused at ``join`` with HTTP 426 and a body ``{"error": ...}`` that names both versions.
 """
 
 from __future__ import annotations
@@ -22,19 +22,29 @@ OLDEST_HANDSHAKE_VERSION = 1
 # --------------------------------------------------------------------------------------------------------------------
 
 PATH_JOIN = "/agent/v1/join"
-"""POST. Header ``Authorization: Bearer <one-time join token>``. Body: ``JOIN_*`` keys. Answer: ``credential``, ``handshake``,
-``lease_s``, ``heartbeat_s``, ``orders``. A token is good for one instance; the same instance may repeat it until its first report."""
+"""POST. Header ``Authorization: Bearer <one-time join token>``. Body: ``JOIN_*`` keys.
+
+Answer: ``credential``, ``handshake``, ``lease_s``, ``heartbeat_s``, ``orders``. A token is good for one instance; the
+same instance may repeat it until its first report.
+"""
 
 PATH_REPORTS = "/agent/v1/reports"
-"""POST. ``{"messages": [{"seq": n, "t": utc_s, "kind": MSG_*, ...}, ...]}`` with consecutive ``seq`` from 1 per credential. Answer:
-``{"ack": seq, "orders_version": v}``: everything up to ``ack`` is durable and may be forgotten by the agent. Repeats are harmless."""
+"""POST. ``{"messages": [{"seq": n, "t": utc_s, "kind": MSG_*, ...}, ...]}`` with consecutive ``seq`` from 1 per
+credential. Answer: ``{"ack": seq, "orders_version": v}``: everything up to ``ack`` is durable and may be forgotten by the agent.
+Repeats are harmless.
+"""
 
 PATH_ORDERS = "/agent/v1/orders"
-"""GET ``?seen=V&wait_s=S``. Long poll: answers the orders document as soon as its ``version`` differs from V; 204 after S seconds."""
+"""GET ``?seen=V&wait_s=S``. Long poll: answers the orders document as soon as its ``version`` differs from V;
+204 after S seconds.
+"""
 
 PATH_LOGS = "/agent/v1/logs"
-"""POST ``?attempt=N&rank=R&offset=B`` (rank ``setup`` for set-up output, ``exec-ID`` for exec), body: raw bytes. Answer: ``{"offset": end}``, the number of
-bytes the server holds: on a gap or an overlap the agent continues from there."""
+"""POST ``?attempt=N&rank=R&offset=B`` (rank ``setup`` for set-up output, ``exec-ID`` for exec), body: raw bytes.
+
+Answer: ``{"offset": end}``, the number of bytes the server holds: on a gap or an overlap the agent continues from
+there.
+"""
 
 PATH_WORKDIR = "/agent/v1/workdir/"
 """GET ``<sha256>``: the uploaded working folder as ``.tar.gz``."""
@@ -60,23 +70,27 @@ MSG_CHECKED = "checked"  # journal. attempt, unreachable: [addresses]
 MSG_STARTED = "started"  # journal. attempt, ranks: int, spawned_at
 MSG_PROGRESS = "progress"  # attempt, step, total|null, metrics: {name: float}. At most every heartbeat and 1 s
 MSG_RESTORED = "restored"  # journal. attempt, base: "A:S"|null, restore_s
-MSG_SAVED = "saved"  # journal. attempt, step, bytes, save_s, stall_s, durable: bool. From rank 0 once the manifest is published
+# From rank 0 once the manifest is published.
+MSG_SAVED = "saved"  # journal. attempt, step, bytes, save_s, stall_s, durable: bool
 MSG_ENDED = "ended"  # journal. attempt, outcome: OUTCOME_*, rc, signal|null, failed_rank|null, step|null, total|null,
-#                      first_step_at|null, last_step_at|null, steps_done, stall_s (saving), tail (last lines of the failed rank)
+#                      first_step_at|null, last_step_at|null, steps_done, stall_s (saving),
+#                      tail (last lines of the failed rank)
 MSG_NOTICE = "notice"  # journal. notice: "rebalance"|"terminate"|"maintenance"|"max_life", deadline: utc_s|null
 MSG_SHUTDOWN = "shutdown"  # journal. how: "preempted"|"normal": the last words of the shutdown hook
 MSG_OUTPUTS_STORED = "outputs_stored"  # journal. files, bytes, error|null
-MSG_LEASE_EXPIRED = "lease_expired"  # journal (when it can be told). attempt: saved and stopped, no word from the server
+# When it can be told: saved and stopped, no word from the server.
+MSG_LEASE_EXPIRED = "lease_expired"  # journal. attempt
 MSG_EXEC_ENDED = "exec_ended"  # exec id, rc
-MSG_FOLDER_GROWTH = "folder_growth"  # journal, at most once per attempt. attempt: checkpoint folder grew (scripts without our library)
+# At most once per attempt: the checkpoint folder grew (scripts without our library).
+MSG_FOLDER_GROWTH = "folder_growth"  # journal. attempt
 
 OUTCOME_OK = "ok"  # every rank of this node exited 0
 OUTCOME_FAILED = "failed"  # a rank exited non-zero by itself
 OUTCOME_SAVED = "saved"  # ranks stopped on request after a save (exit EXIT_SAVED)
 OUTCOME_STOPPED = "stopped"  # ranks were stopped on request, no save reported
 
-# Orders document, server -> agent: what the instance should be doing now. The agent compares it with what it does and acts on
-# the difference; a repeated document changes nothing.
+# Orders document, server -> agent: what the instance should be doing now. The agent compares it with what it does and
+# acts on the difference; a repeated document changes nothing.
 ORDERS_VERSION = "version"  # int, grows
 ORDERS_PHASE = "phase"  # one of PHASE_*
 ORDERS_ATTEMPT = "attempt"  # int|null; an attempt lower than one already seen is ignored
@@ -94,7 +108,8 @@ PHASE_PREPARE = "prepare"  # fetch workdir, run set-up, hold a port, report read
 PHASE_CHECK = "check"  # probe every peer, report checked
 PHASE_RUN = "run"  # start the ranks of `attempt` (once)
 PHASE_HOLD = "hold"  # no ranks should run; stay prepared (stop them as `stop` says if they do)
-PHASE_RELEASE = "release"  # stop, store outputs if asked (spec.outputs non-empty and release_outputs true), then say shutdown and exit
+PHASE_RELEASE = "release"  # stop, store outputs if asked (spec.outputs non-empty and release_outputs true), then say
+#                          shutdown and exit
 
 SPEC_JOB = "job"
 SPEC_TASK_NAME = "name"
@@ -147,8 +162,8 @@ EXIT_REFUSED = 76
 
 # Control file (JSON, replaced atomically by the agent; ranks look at its mtime at each step boundary):
 #   {"seq": n, "save": bool, "save_by": utc_s|null, "stop": bool, "hazard_per_h": x}
-# A higher `seq` with save: save at the next step boundary all ranks agree on, and once more shortly before `save_by`, then hold
-# still. stop: save at the next agreed boundary and exit EXIT_SAVED.
+# A higher `seq` with save: save at the next step boundary all ranks agree on, and once more shortly before `save_by`,
+# then hold still. stop: save at the next agreed boundary and exit EXIT_SAVED.
 CONTROL_SEQ = "seq"
 CONTROL_SAVE = "save"
 CONTROL_SAVE_BY = "save_by"
@@ -156,10 +171,12 @@ CONTROL_STOP = "stop"
 CONTROL_HAZARD_PER_H = "hazard_per_h"
 
 # Report folder: `progress-<rank>.json` is overwritten atomically, at most every 0.2 s:
-#   {"t": utc_s, "rank": r, "step": n, "total": n|null, "first_step_at": utc_s, "steps_done": n, "metrics": {...}, "stall_s": s}
+#   {"t": utc_s, "rank": r, "step": n, "total": n|null, "first_step_at": utc_s, "steps_done": n, "metrics": {...},
+#    "stall_s": s}
 # `facts-<rank>.jsonl` is appended, one JSON object a line, flushed at once:
 #   {"t":, "kind": "restored", "base": "A:S"|null, "restore_s":}
-#   {"t":, "kind": "saved", "step":, "bytes":, "save_s":, "stall_s":, "durable": bool}       (rank 0 only, after the manifest)
+#   {"t":, "kind": "saved", "step":, "bytes":, "save_s":, "stall_s":, "durable": bool}       (rank 0,
+#    after the manifest)
 #   {"t":, "kind": "warning", "text":}
 REPORT_PROGRESS_PREFIX = "progress-"
 REPORT_FACTS_PREFIX = "facts-"

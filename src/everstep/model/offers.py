@@ -23,9 +23,10 @@ class BillingRule:
     Attributes:
         granularity_s: billed time is rounded up to a multiple of this.
         minimum_s: at least this much is billed.
-        free_if_reclaimed_within_s: nothing is billed when the vendor takes a spot machine back earlier than this (EC2: 3600).
-        time_scale: market seconds per second of the clock. 1 for real clouds; a cloud in a box that plays one trace hour
-            in ten seconds bills 360 market seconds for each of them. The fields above are market seconds.
+        free_if_reclaimed_within_s: nothing is billed when the vendor takes a spot machine back earlier than this
+            (EC2: 3600).
+        time_scale: market seconds per second of the clock. 1 for real clouds; a cloud in a box that plays one trace
+            hour in ten seconds bills 360 market seconds for each of them. The fields above are market seconds.
     """
 
     granularity_s: float = 1.0
@@ -122,7 +123,10 @@ class Offer:
 
     @property
     def key(self) -> str:
-        """Names the offer with its price: part of the launch token, since vendors refuse a token with other parameters."""
+        """Names the offer with its price.
+
+        It is part of the launch token, since vendors refuse a token with other parameters.
+        """
         return f"{self.pool}@{self.price_usd_per_h:.6f}"
 
 
@@ -139,7 +143,8 @@ class MachineRequirement:
     """What a machine of a slot group must have.
 
     Attributes:
-        accelerators: any of these will do; empty = no accelerator is asked for (machines with one still qualify only if nothing else does).
+        accelerators: any of these will do; empty = no accelerator is asked for (machines with one still qualify only
+            if nothing else does).
         ordered: the order of ``accelerators`` is a preference.
         cpus_min, cpus_exact: virtual CPUs; at most one is set.
         memory_gib_min, memory_gib_exact: main memory; at most one is set.

@@ -1,4 +1,7 @@
-"""What the user wants run: the validated form of a task file. Parsing and error messages live in ``everstep.client.taskfile``."""
+"""What the user wants run: the validated form of a task file.
+
+Parsing and error messages live in ``everstep.client.taskfile``.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,14 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSpec:
-    """Attributes: dir: path on the nodes, empty = chosen by everstep; every_s: None = ``auto``; on_notice: empty (library), a signal name or a command; keep: how many."""
+    """Where and when checkpoints are made.
+
+    Attributes:
+        dir: path on the nodes, empty = chosen by everstep.
+        every_s: None = ``auto``.
+        on_notice: empty (library), a signal name or a command.
+        keep: how many.
+    """
 
     dir: str = ""
     every_s: float | None = None
@@ -70,7 +80,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """``minimize``: ``cost`` or ``time``; deadline_at: UTC seconds; deadline_s: relative to submission; budget_usd: upper bound of the bill."""
+    """What is to be reached.
+
+    Attributes:
+        minimize: ``cost`` or ``time``.
+        deadline_s: relative to submission.
+        deadline_at: UTC seconds.
+        budget_usd: upper bound of the bill.
+    """
 
     minimize: str = "cost"
     deadline_s: float | None = None
@@ -86,6 +103,9 @@ class Mount:
     source: str
     mode: str = "COPY"
     digest: str = ""
+
+
+_ONE_MACHINE = Gang((SlotGroup("worker", MachineRequirement(), 1),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +136,7 @@ class Task:
     secret_names: tuple[str, ...] = ()
     workdir_digest: str = ""
     mounts: tuple[Mount, ...] = ()
-    gang: Gang = Gang((SlotGroup("worker", MachineRequirement(), 1),))
+    gang: Gang = _ONE_MACHINE
     spot: SpotMode = SpotMode.AUTO
     max_price_usd_per_h: float | None = None
     policy: str = ""

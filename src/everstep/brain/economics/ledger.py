@@ -19,13 +19,14 @@ class Account:
     Attributes:
         lines: the charges.
         cost_usd: their sum.
-        on_demand_cost_usd: what the same useful work costs on one undisturbed on-demand gang of the same machines: useful
-            instance-hours at the list price, no boot, no loss.
+        on_demand_cost_usd: what the same useful work costs on one undisturbed on-demand gang of the same machines:
+            useful instance-hours at the list price, no boot, no loss.
         saved_usd, saved_fraction: the difference; negative when spot was dearer.
         billed_instance_s: seconds of the clock between the provider's start and end, summed over machines.
         useful_instance_s: the part in which steps ran that count in the end.
         lost_steps: steps that had to be done again.
-        overhead: instance-seconds of the clock by cause; with ``useful_instance_s`` they add up to ``billed_instance_s``.
+        overhead: instance-seconds of the clock by cause; with ``useful_instance_s`` they add up to
+            ``billed_instance_s``.
         disks_still_billing: names of volumes that are kept.
     """
 

@@ -44,14 +44,26 @@ def _joined(s: InstanceState, e: InstanceJoined, now: float) -> InstanceState:
     # A second join is an agent that was restarted: whatever ran under it is gone, it must prepare again.
     phase = s.phase if s.phase is P.LEAVING else P.JOINED
     return replace(
-        s, phase=phase, joined_at=s.joined_at or now, address=e.address, probe_port=e.probe_port, gpus=e.gpus, silent=False
+        s,
+        phase=phase,
+        joined_at=s.joined_at or now,
+        address=e.address,
+        probe_port=e.probe_port,
+        gpus=e.gpus,
+        silent=False,
     )
 
 
 def _ready(s: InstanceState, e: InstanceReady, now: float) -> InstanceState:
     phase = s.phase if s.phase is P.LEAVING else P.READY
     return replace(
-        s, phase=phase, ready_at=s.ready_at or now, port=e.port, setup_s=s.setup_s or e.setup_s, failure="", silent=False
+        s,
+        phase=phase,
+        ready_at=s.ready_at or now,
+        port=e.port,
+        setup_s=s.setup_s or e.setup_s,
+        failure="",
+        silent=False,
     )
 
 

@@ -1,8 +1,8 @@
 """The life of one job: what its events make of it.
 
-An event first moves the machine and the attempt it speaks of (``instance``, ``gang``), then the job's own row applies, and
-at last ``_follow`` draws the consequence: begin an attempt when every slot is ready, stop when the goal changed, end when
-nothing is left. Messages of an older attempt are ignored: that is the fence.
+An event first moves the machine and the attempt it speaks of (``instance``, ``gang``), then the job's own row
+applies, and at last ``_follow`` draws the consequence: begin an attempt when every slot is ready, stop when the goal
+changed, end when nothing is left. Messages of an older attempt are ignored: that is the fence.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ _ENDED = (J.SUCCEEDED, J.FAILED, J.CANCELLED)
 _RESTING = (*_ENDED, J.PAUSED)
 _ALL = tuple(J)
 _END_OF = {Goal.PAUSE: J.PAUSED, Goal.SUCCEED: J.SUCCEEDED, Goal.FAIL: J.FAILED, Goal.CANCEL: J.CANCELLED}
+_PHASE_WHILE = {GangPhase.CHECKING: J.CHECKING, GangPhase.RUNNING: J.RUNNING, GangPhase.STOPPING: J.STOPPING}
 _REBASE_LIMIT = 64  # attempts kept in full; older ones are in the journal
 
 
@@ -169,7 +170,12 @@ def _settle(state: JobState, event: CauseSettled, now: float) -> JobState:
 def _fail(state: JobState, why: str, now: float, rc: int = 1) -> JobState:
     keep = state.task.recovery.keep_on_failure_s
     return replace(
-        state, goal=Goal.FAIL, why=why, exit_code=rc or 1, keep_until=now + keep if keep > 0 else None, waiting_since=None
+        state,
+        goal=Goal.FAIL,
+        why=why,
+        exit_code=rc or 1,
+        keep_until=now + keep if keep > 0 else None,
+        waiting_since=None,
     )
 
 
@@ -198,7 +204,12 @@ def _noticed(s: JobState, e: NoticeReceived, now: float) -> JobState:
     """Rule 6: the whole gang saves. A rebalance hint asks for a save now, without a deadline."""
     attempt = s.attempt
     member = s.by_instance(e.instance)
-    if attempt is None or attempt.phase is not GangPhase.RUNNING or member is None or member.token not in attempt.members:
+    if (
+        attempt is None
+        or attempt.phase is not GangPhase.RUNNING
+        or member is None
+        or member.token not in attempt.members
+    ):
         return s
     deadline = e.deadline if e.notice is not NoticeKind.REBALANCE else None
     if s.save is not None and s.save.by is not None and (deadline is None or s.save.by <= deadline):
@@ -275,7 +286,9 @@ def _volume_failed(s: JobState, e: VolumeFailed, now: float) -> JobState:
 
 
 def _volume_deleting(s: JobState, e: VolumeDeleteIntended, now: float) -> JobState:
-    return replace(s, volumes={n: replace(v, deleting=True) if v.volume == e.volume else v for n, v in s.volumes.items()})
+    return replace(
+        s, volumes={n: replace(v, deleting=True) if v.volume == e.volume else v for n, v in s.volumes.items()}
+    )
 
 
 def _volume_deleted(s: JobState, e: VolumeDeleted, now: float) -> JobState:
@@ -295,7 +308,12 @@ def _follow(s: JobState, now: float) -> JobState:
     if s.phase in _RESTING:
         return s
     attempt = s.attempt
-    if attempt is not None and attempt.phase is GangPhase.ENDED and attempt.cause is Cause.SUCCESS and s.goal is Goal.RUN:
+    if (
+        attempt is not None
+        and attempt.phase is GangPhase.ENDED
+        and attempt.cause is Cause.SUCCESS
+        and s.goal is Goal.RUN
+    ):
         s = replace(s, goal=Goal.SUCCEED, why="", exit_code=0)
     if attempt is not None and attempt.phase is not GangPhase.ENDED:
         return _while_active(s, attempt)
@@ -316,7 +334,7 @@ def _while_active(s: JobState, attempt: AttemptState) -> JobState:
     elif attempt.phase is GangPhase.RUNNING and _replacements_ready(s, attempt):
         attempt = begin_stop(attempt, "moving off a machine that will be taken back")
         s = _with_attempt(s, attempt)
-    phase = {GangPhase.CHECKING: J.CHECKING, GangPhase.RUNNING: J.RUNNING, GangPhase.STOPPING: J.STOPPING}[attempt.phase]
+    phase = _PHASE_WHILE[attempt.phase]
     return replace(s, phase=phase, waiting_since=s.waiting_since if phase is J.STOPPING else None)
 
 
@@ -408,7 +426,12 @@ JOB_TABLE: dict[tuple[JobPhase, type[Event]], Move[JobState, JobPhase]] = {
     **rows(_RESTING, (NoticeReceived,), _facts),
     **rows(_ACTIVE, (LaunchIntended,), _intended),
     **rows(_OPEN, (CancelRequested,), _cancel, (J.STOPPING, J.RELEASING, J.CANCELLED)),
-    **rows((J.PAUSED,), (CancelRequested,), lambda s, e, now: replace(_cancel(s, e, now), phase=J.RELEASING), (J.CANCELLED,)),
+    **rows(
+        (J.PAUSED,),
+        (CancelRequested,),
+        lambda s, e, now: replace(_cancel(s, e, now), phase=J.RELEASING),
+        (J.CANCELLED,),
+    ),
     **rows(_ACTIVE, (PauseRequested,), _pause, (J.STOPPING, J.RELEASING, J.PAUSED)),
     **rows(_ACTIVE, (BudgetSpent,), _budget, (J.STOPPING, J.RELEASING, J.PAUSED)),
     **rows((J.PAUSED,), (UnpauseRequested,), _unpause, (J.ACQUIRING,)),

@@ -123,7 +123,10 @@ def _spec(state: JobState, machine: InstanceState) -> dict[str, Any]:
 
 
 def checkpoint_place(state: JobState, machine: InstanceState) -> tuple[str, bool]:
-    """Folder of the checkpoints on a machine, and whether all machines see the same one. Empty = the agent's choice on its disk."""
+    """Folder of the checkpoints on a machine, and whether all machines see the same one.
+
+    Empty = the agent's choice on its disk.
+    """
     wanted = state.task.checkpoint.dir
     if machine.shared_folder:
         root = f"{machine.shared_folder}/{state.id}/checkpoints"

@@ -13,9 +13,9 @@ from everstep.model.offers import Offer, Pool
 class Greedy:
     """Cheapest first among spot pools that are not cooling down, then on-demand where allowed.
 
-    A free static machine is as cheap as can be and is taken first. When only spot is allowed and every pool is cooling down, the one
-    that has rested longest is tried again after a tenth of the cool-down, so that a job in a small market is not starved by
-    our caution.
+    A free static machine is as cheap as can be and is taken first. When only spot is allowed and every pool is
+    cooling down, the one that has rested longest is tried again after a tenth of the cool-down, so that a job in a
+    small market is not starved by our caution.
     """
 
     def choose(

@@ -13,8 +13,8 @@ from everstep.model.offers import Offer, Pool
 class Rotate:
     """Zones in an order that is shuffled once per job; a zone that failed cools down, then has its turn again.
 
-    Prices are not compared between zones; within a zone the cheapest machine type is taken. On-demand is the last resort
-    where it is allowed.
+    Prices are not compared between zones; within a zone the cheapest machine type is taken. On-demand is the last
+    resort where it is allowed.
     """
 
     def choose(
