@@ -83,6 +83,7 @@ class Snapshot:
         shared_folders: zone -> folder that all machines of the zone see; missing = none.
         inflight: launches without an answer, by pool, over all jobs.
         selectors: policies by name.
+        digest: ``offers_digest`` of the offers, where the caller has it at hand.
     """
 
     deployment: DeploymentId
@@ -94,6 +95,7 @@ class Snapshot:
     inflight: Mapping[Pool, int] = field(default_factory=dict)
     selectors: Mapping[str, Selector] = field(default_factory=lambda: SELECTORS)
     settings: Settings = Settings()
+    digest: str = ""
 
 
 def advance(state: JobState, event: Event, now: float) -> tuple[JobState, tuple[Effect, ...]]:
@@ -136,7 +138,7 @@ def plan(snapshot: Snapshot, now: float, rng: Random) -> tuple[Decision, ...]:
     Returns:
         One decision per job.
     """
-    digest = offers_digest(snapshot.offers)
+    digest = snapshot.digest or offers_digest(snapshot.offers)
     inflight = dict(snapshot.inflight)
     decisions = []
     for job in snapshot.jobs:

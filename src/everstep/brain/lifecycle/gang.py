@@ -77,6 +77,8 @@ def _restored(a: AttemptState, t: Told[Restored], now: float) -> AttemptState:
 
 
 def _saved(a: AttemptState, t: Told[CheckpointSaved], now: float) -> AttemptState:
+    if any(s.step == t.event.step for s in a.saves):
+        return a  # told again after a restart of the server
     save = Saved(t.event.step, now, t.event.save_s, t.event.stall_s, t.event.bytes, t.event.durable)
     # The first save and the newest few are all that accounting and restore lists need; the rest is in the journal.
     saves = (*a.saves, save)
