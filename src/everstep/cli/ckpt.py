@@ -11,7 +11,7 @@ from everstep.cli.jobs import JobArgument
 from everstep.cli.output import Column, Output, OutputOption, field, listing
 from everstep.model.units import format_size
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 _COLUMNS = (
     Column("STEP", field("step"), right=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import sys
@@ -58,24 +59,50 @@ def _usage_problem(error: Any, command: str) -> Problem:
     see = f"see {where} --help"
     kind = type(error).__name__
     if kind == "NoSuchOption":
-        close = sorted(error.possibilities or ())
+        # Without the dashes, which make all options look alike.
+        options = {option.lstrip("-"): option for option in error.possibilities or ()}
+        close = [options[name] for name in difflib.get_close_matches(error.option_name.lstrip("-"), options, n=1)]
         return Problem(
             where, "", f"there is no option {error.option_name}", f"did you mean {close[0]}?" if close else see
         )
     name = _parameter(getattr(error, "param", None))
     if kind == "MissingParameter":
         return Problem(where, "", f"{name} is missing", see)
+    message = _one_line(error.message)
     if kind == "BadParameter":
-        return Problem(where, name, _lowered(error.message))
-    message = _lowered(error.format_message() if kind != "UsageError" else error.message)
-    extra = re.fullmatch(r"got unexpected extra arguments? \((.*)\)", message)
-    if extra:
-        return Problem(where, "", f"unexpected argument {' '.join(map(repr, extra[1].split()))}", see)
-    close_command = re.fullmatch(r"no such command '(.*?)'\.?(?: did you mean '(.*?)'\?)?.*", message, re.IGNORECASE)
-    if close_command:
-        fix = f"did you mean '{close_command[2]}'?" if close_command[2] else see
-        return Problem(where, "", f"there is no command '{close_command[1]}'", fix)
-    return Problem(where, "", message, see)
+        return Problem(where, name, _said(message))
+    for pattern, text in _USAGE:
+        found = re.fullmatch(pattern, message)
+        if found:
+            return Problem(where, "", found.expand(text), see)
+    missing = re.fullmatch(r"No such command '(.*?)'\.(?: Did you mean '(.*?)'\?)?.*", message)
+    if missing:
+        fix = f"did you mean '{missing[2]}'?" if missing[2] else see
+        return Problem(where, "", f"there is no command '{missing[1]}'", fix)
+    return Problem(where, "", _said(message), see)
+
+
+#: What the parser of the command line says, and how we say it.
+_USAGE = (
+    (r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", r"unexpected: \1"),
+    (r"Option '(.*)' requires an argument\.", r"\1 needs a value"),
+    (r"Missing command\.", r"the command is missing"),
+)
+_VALUES = (
+    (r"(?:Value error, )?('.*' is not one of .*?)\.?", r"\1"),
+    (r"Input should be greater than or equal to (.*)", r"expected \1 or more"),
+    (r"Input should be less than or equal to (.*)", r"expected \1 or less"),
+    (r"Input should be a valid integer.*", r"expected a whole number"),
+    (r"Input should be a valid number.*", r"expected a number"),
+)
+
+
+def _said(message: str) -> str:
+    for pattern, text in _VALUES:
+        found = re.fullmatch(pattern, message)
+        if found:
+            return found.expand(text)
+    return message[:1].lower() + message[1:].removesuffix(".")
 
 
 def _parameter(param: Any) -> str:
@@ -86,11 +113,6 @@ def _parameter(param: Any) -> str:
         return str(getattr(param, "metavar", None) or param.name.upper()).strip("[].")
     longest = [option for option in param.opts if option.startswith("--")]
     return str((longest or param.opts)[0])
-
-
-def _lowered(message: str) -> str:
-    text = _one_line(message).removesuffix(".")
-    return text[:1].lower() + text[1:] if not text[:2].isupper() else text
 
 
 def _one_line(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from everstep.cli import link
+from everstep.cli import failures, link
 from everstep.cli.jobs import JobArgument
 
 
@@ -23,7 +23,7 @@ def logs(
     Example: `everstep logs j-7k2m -f --rank 1`
     """
     if rank is not None and not (rank.isdigit() or rank == "setup" or rank.startswith("exec-")):
-        raise typer.BadParameter(f"'{rank}' is neither a rank number nor 'setup'", param_hint="--rank")
+        raise failures.usage("everstep logs", "--rank", f"expected a rank number or 'setup', found '{rank}'")
     with link.connected() as client:
         for part in client.logs(job, follow=follow, rank=rank, attempt=attempt, node=node):
             sys.stdout.write(part.text)

@@ -1,6 +1,7 @@
 """How every listing is printed: ``-o table|json|yaml``, one implementation for all.
 
-A table on a terminal is drawn by Rich; into a pipe go plain aligned columns, whole words, no colours, and Rich is not even imported.
+A table on a terminal is drawn by Rich; into a pipe go plain aligned columns, whole words, no colours, and Rich is not
+even imported.
 """
 
 from __future__ import annotations

@@ -132,6 +132,8 @@ def _only_file(words: list[str]) -> Path:
     if not words:
         fix = f"write {_COMMAND} task.yaml, or {_COMMAND} -- python train.py"
         raise failures.usage(_COMMAND, "", "a task file or a command is missing", fix)
+    if len(words) > 1 and words[0].endswith((".yaml", ".yml")):
+        raise failures.usage(_COMMAND, "", f"takes one task file; unexpected: {shlex.join(words[1:])}")
     if len(words) > 1:
         raise failures.usage(
             _COMMAND, "", "takes one task file", f"to run a command write {_COMMAND} -- {shlex.join(words)}"

@@ -10,7 +10,7 @@ from everstep.cli import wording
 from everstep.cli.output import Output, OutputOption, document, facts
 from everstep.client.home import default_home
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("start")

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from tests.cli.conftest import RUNNING, Cli, FakeClient
+
+LISTINGS = {
+    "jobs": ("jobs",),
+    "status": ("status", "aaaa"),
+    "events": ("events", "aaaa"),
+    "why": ("why", "aaaa"),
+    "cost": ("cost",),
+    "cost of a job": ("cost", "aaaa"),
+    "ckpt ls": ("ckpt", "ls", "aaaa"),
+    "offers": ("offers",),
+    "plan": ("run", "--dry-run", "--", "true"),
+    "version": ("version",),
+}
+
+
+@pytest.mark.parametrize("words", LISTINGS.values(), ids=LISTINGS)
+def test_every_listing_says_the_same_in_json_and_yaml(cli: Cli, client: FakeClient, words: tuple[str, ...]) -> None:
+    cut = words.index("--") if "--" in words else len(words)
+
+    def form(name: str) -> str:
+        done = cli(*words[:cut], "-o", name, *words[cut:])
+        assert done.code == 0, done.err
+        return done.out
+
+    as_json = json.loads(form("json"))
+    assert as_json == yaml.safe_load(form("yaml"))
+    assert as_json
+
+
+@pytest.mark.parametrize("words", LISTINGS.values(), ids=LISTINGS)
+def test_every_listing_is_a_table_unless_asked_otherwise(cli: Cli, client: FakeClient, words: tuple[str, ...]) -> None:
+    done = cli(*words)
+    assert (done.code, done.out[:1] not in "[{") == (0, True)
+    assert "\x1b" not in done.out, "no colours into a pipe"
+
+
+def test_jobs_shows_progress_price_and_what_a_job_waits_for(cli: Cli, client: FakeClient) -> None:
+    head, running, waiting = cli("jobs").out.splitlines()
+    assert head.split() == [
+        "JOB",
+        "NAME",
+        "PHASE",
+        "STEP",
+        "NODES",
+        "MARKET",
+        "$/H",
+        "COST",
+        "RECOVERIES",
+        "SUBMITTED",
+        "WAITS",
+        "FOR",
+    ]
+    assert running.split()[:8] == ["j-aaaa1111", "charlm", "running", "1200/5000", "2/2", "spot", "$0.80/h", "$0.0123"]
+    assert waiting.startswith("j-bbbb2222  sweep [red]")
+    assert waiting.endswith("no capacity in 6 pools, next try in 40 s")
+
+
+def test_jobs_passes_its_options_on(cli: Cli, client: FakeClient) -> None:
+    cli("jobs", "--all", "-n", "1")
+    assert client.called("jobs") == [(True, 1)]
+
+
+def test_no_jobs_is_said_in_words_and_as_an_empty_list(cli: Cli, client: FakeClient) -> None:
+    client.found = {}
+    assert cli("jobs").out == "no live jobs (everstep jobs --all lists those that ended)\n"
+    assert cli("jobs", "-a").out == "no jobs\n"
+    assert json.loads(cli("jobs", "-o", "json").out) == []
+
+
+def test_status_tells_the_story_of_a_job(cli: Cli, client: FakeClient) -> None:
+    out = cli("status", RUNNING.job).out
+    for words in (
+        "j-aaaa1111  charlm",
+        "running since",
+        "metrics   loss 1.832",
+        "1 preemptions, 1 recoveries",
+        "i-1 was taken back",
+        "1:800",
+        "on-demand",
+        "last checkpoint: step 1100",
+    ):
+        assert words in out
+    assert "exit code" not in out, "a running job has none"
+
+
+def test_cost_of_a_job_shows_lines_savings_and_only_real_overhead(cli: Cli, client: FakeClient) -> None:
+    out = cli("cost", "aaaa").out
+    assert "0.5 h" in out
+    assert "reclaimed" in out
+    assert "saved       $0.40 (67 %)" in out
+    assert "overhead    boot 12 s\n" in out
+
+
+def test_why_is_told_oldest_first(cli: Cli, client: FakeClient) -> None:
+    out = cli("why", "aaaa", "-n", "2").out
+    assert out.index("launch 0.0") < out.index("waits for a machine to boot")
+    assert "looked at seed=7" in out
+    assert client.called("why") == [("aaaa", 2)]
+
+
+def test_events_can_be_followed_one_json_object_a_line(cli: Cli, client: FakeClient) -> None:
+    done = cli("events", "aaaa", "-f", "--after", "5", "-o", "json")
+    assert [json.loads(line)["kind"] for line in done.out.splitlines()] == ["JobSubmitted", "Decided"]
+    assert client.called("events") == [("aaaa", 5, True)]
+
+
+def test_followed_events_in_yaml_are_a_stream_of_documents(cli: Cli, client: FakeClient) -> None:
+    documents = list(yaml.safe_load_all(cli("events", "aaaa", "-f", "-o", "yaml").out))
+    assert [document["version"] for document in documents] == [1, 2]
+
+
+def test_checkpoints_say_what_is_durable_and_what_is_superseded(cli: Cli, client: FakeClient) -> None:
+    _, first, second = cli("ckpt", "ls", "aaaa").out.splitlines()
+    assert "2.0 KiB" in first
+    assert first.endswith("yes      yes")
+    assert second.endswith("no       no: its attempt was superseded")
+
+
+def test_offers_pass_the_accelerator_on(cli: Cli, client: FakeClient) -> None:
+    assert "V100:1" in cli("offers", "--gpu", "V100", "-a").out
+    assert client.called("offers") == [("V100", True)]
