@@ -16,6 +16,7 @@ from everstep.model.gang import Gang, SlotGroup
 from everstep.model.task import CheckpointSpec, Mount, Objective, OnNoCapacity, Recovery, Task, Work
 
 BUCKETS = ("s3", "gs", "az", "https")
+_MEANT_RUN = ("did you mean 'run'?", "did you mean 'argv'?")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 
@@ -122,7 +123,7 @@ class Builder:
             return
         if self._value("setup", "").strip():
             self._report.warn(self._where("setup"), "run", "not given: the job ends after setup")
-        else:
+        elif not any(p.key in ("run", "argv") or p.fix in _MEANT_RUN for p in self._report.problems):
             self._report.problem(
                 self._report.name, "run", "nothing to run", "add run: with the commands of the training"
             )
@@ -134,7 +135,8 @@ class Builder:
             if name in given:
                 values[name] = given[name]
             elif value is None:
-                fix = f"give it with {flag} {name}=VALUE"
+                own = f"{flag} {name} (takes it from your environment) or " if flag == "--secret" else ""
+                fix = f"give it with {own}{flag} {name}=VALUE"
                 self._report.problem(where, f"{section}.{name}", "has no value", fix)
             else:
                 values[name] = value
@@ -273,7 +275,7 @@ class Builder:
                 given["hours"].where, "work", "steps and hours exclude each other", "keep one of the two"
             )
         elif "hours" in names and "on" not in names:
-            self._report.problem(given["hours"].where, "work.hours", "hours on which machine?", "add on: TYPE")
+            self._report.problem(given["hours"].where, "work.hours", "does not say on which machine", "add on: TYPE")
         elif "on" in names and "hours" not in names:
             self._report.problem(given["on"].where, "work.on", "only means something with hours", "add hours: H")
         return Work(**{k: got.value for k, got in given.items()})

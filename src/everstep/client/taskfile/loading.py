@@ -110,7 +110,7 @@ def _load(
     _check_given(secrets, "--secret", report)
     scope = Scope(report)
     if root.kind != "map":
-        found = root.shown if root.kind in ("list", "null") else "plain text"
+        found = root.shown if root.kind in ("list", "null") else "a single value"
         report.problem(root.where, "", f"expected a task: a mapping with keys such as resources and run, found {found}")
         raise BadInput(*report.problems)
     top = scope.section(root, "")

@@ -138,7 +138,7 @@ def _memory(node: Node, _scope: Scope) -> Bound:
 def _infra(node: Node, scope: Scope) -> Place:
     parts = node.text.strip().split("/") if node.kind == "text" else []
     if parts and parts[0].lower() in KUBERNETES:
-        raise Mismatch("Kubernetes is not supported", f"leave infra out, or choose {', '.join(BUILT_IN)}")
+        raise Mismatch("Kubernetes is not supported", "leave infra out, or choose local, aws or gcp")
     if not 1 <= len(parts) <= 3 or not all(re.fullmatch(r"\*|[A-Za-z0-9][A-Za-z0-9._-]*", p) for p in parts):
         raise Mismatch(f"expected {INFRA_EXPECTED}, found {node.shown}")
     provider, region, zone = ["" if p == "*" else p for p in [*parts, "", ""][:3]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -85,16 +85,16 @@ def parse_documents(text: str, name: str) -> list[Node]:
     """
     if len(text) > MAX_CHARS:
         raise BadInput(Problem(name, "", f"the file has {len(text):,} characters, at most {MAX_CHARS:,} are read"))
-    composer = _Composer(text, name)
+    try:
+        composer = _Composer(text, name)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        message = f"not valid YAML: the character U+{ord(text[error.position]):04X} may not stand in a text file"
+        raise BadInput(Problem(f"{name}:{line}", "", message)) from None
     try:
         documents = list(composer.documents())
     except yaml.MarkedYAMLError as error:
         raise BadInput(*composer.problems, _syntax(error, name)) from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise BadInput(
-            Problem(f"{name}:{line}", "", "not a text file: it holds a character that YAML does not allow")
-        ) from None
     if composer.problems:
         raise BadInput(*composer.problems)
     return [d for d in documents if d.kind != "null"]
@@ -160,7 +160,7 @@ class _Composer:
         while not loader.check_event(yaml.StreamEndEvent):
             loader.get_event()  # start of the document
             self._anchors = {}
-            yield self._node(0)
+            yield self._node(0, "")
             loader.get_event()  # end of the document
 
     def _where(self, event: Any) -> str:
@@ -169,7 +169,7 @@ class _Composer:
     def _stop(self, event: Any, message: str, fix: str = "") -> BadInput:
         return BadInput(*self.problems, Problem(self._where(event), "", message, fix))
 
-    def _node(self, depth: int) -> Node:
+    def _node(self, depth: int, key: str) -> Node:
         event: Any = self._loader.get_event()
         if depth > MAX_DEPTH:
             raise self._stop(event, f"nested more than {MAX_DEPTH} deep")
@@ -181,9 +181,9 @@ class _Composer:
         if isinstance(event, yaml.ScalarEvent):
             node = self._scalar(event)
         elif isinstance(event, yaml.SequenceStartEvent):
-            node = self._list(event, depth)
+            node = self._list(event, depth, key)
         else:
-            node = self._map(event, depth)
+            node = self._map(event, depth, key)
         if node.size > MAX_NODES:
             raise self._stop(event, f"more than {MAX_NODES:,} values, counted with every alias (*name) written out")
         if anchor is not None:
@@ -211,33 +211,36 @@ class _Composer:
             raise self._stop(event, "tags (!name) are not used in task files", "quote the value if it starts with !")
         return Node(self._where(event), kind, event.value)
 
-    def _list(self, event: Any, depth: int) -> Node:
-        items = []
+    def _list(self, event: Any, depth: int, key: str) -> Node:
+        items: list[Node] = []
         while not self._loader.check_event(yaml.SequenceEndEvent):
-            items.append(self._node(depth + 1))
+            items.append(self._node(depth + 1, f"{key}[{len(items)}]"))
             self._check_size(event, items)
         self._loader.get_event()
         return Node(self._where(event), "list", items=tuple(items), size=1 + sum(i.size for i in items))
 
-    def _map(self, event: Any, depth: int) -> Node:
+    def _map(self, event: Any, depth: int, path: str) -> Node:
         own: dict[str, Entry] = {}
         merged: dict[str, Entry] = {}
         size = 1
         while not self._loader.check_event(yaml.MappingEndEvent):
             key_event: Any = self._loader.peek_event()
-            key = self._node(depth + 1)
+            key = self._node(depth + 1, "")
             if key.kind in ("list", "map"):
                 raise self._stop(key_event, f"a key is one word, found {key.shown}")
-            value = self._node(depth + 1)
+            dotted = f"{path}.{key.text}" if path else key.text
+            value = self._node(depth + 1, dotted)
             size += 1 + value.size
             if key.text == "<<" and getattr(key_event, "style", None) is None:
                 for source in value.items if value.kind == "list" else (value,):
                     merged = {**source.entries, **merged}
             elif key.text in own:
                 first = own[key.text].where.rpartition(":")[2]
-                self.problems.append(Problem(key.where, key.text, f"this key stands here twice, first on line {first}"))
+                self.problems.append(Problem(key.where, dotted, f"this key stands here twice, first on line {first}"))
             else:
-                own[key.text] = Entry(self._where(key_event), value)
+                # What is said about a value is looked for at its key, not where its first item or its anchor stands.
+                where = self._where(key_event)
+                own[key.text] = Entry(where, replace(value, where=where))
             if size > MAX_NODES:
                 raise self._stop(event, f"more than {MAX_NODES:,} values, counted with every alias (*name) written out")
         self._loader.get_event()
@@ -249,6 +252,7 @@ class _Composer:
             raise self._stop(event, f"more than {MAX_NODES:,} values, counted with every alias (*name) written out")
 
 
+_BEGAN_EARLIER = ("could not find expected ':'", "unexpected end of stream", "',' or ']'", "',' or '}'")
 _SYNTAX = (
     ("'\\t'", "a tab stands where spaces are needed", "indent with spaces"),
     (
@@ -268,9 +272,10 @@ _SYNTAX = (
 
 def _syntax(error: yaml.MarkedYAMLError, name: str) -> Problem:
     """PyYAML's error in our words; values are cut out of what we do not know, since one of them may be a secret."""
-    mark = error.problem_mark or error.context_mark
-    where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
     said = error.problem or "cannot be read"
+    # What is never closed is noticed at the end of the text; the user wants to see where it began.
+    mark = (error.context_mark if any(part in said for part in _BEGAN_EARLIER) else None) or error.problem_mark
+    where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
     for part, message, fix in _SYNTAX:
         if part in said:
             return Problem(where, "", f"not valid YAML: {message}", fix)

@@ -148,12 +148,20 @@ class Scope:
             known = fields.get(name)
             scope = self.at(name)
             if known is None:
-                self.report.problem(
-                    entry.where, scope.key, "unknown key", nearest(name, fields, known_as="the keys here are")
-                )
+                self.report.problem(entry.where, scope.key, "unknown key", self._meant(name, place))
             elif entry.value.kind != "null":
                 self._field(known, entry.value, got)
         return got
+
+    def _meant(self, name: str, place: str) -> str:
+        elsewhere = [other for other, fields in self.report.table.items() if other and name in fields]
+        if elsewhere and not place:
+            return f"it belongs under {elsewhere[0]}"
+        if place and name in self.report.table[""]:
+            return "it belongs at the top level"
+        fields = self.report.table[place]
+        hint = nearest(name, fields)
+        return hint if hint.startswith("did") else f"the keys here are {', '.join(_main(fields))}"
 
     def _field(self, known: Field, node: Node, got: dict[str, Got]) -> None:
         scope = self.at(known.name)
@@ -182,5 +190,9 @@ def nearest(name: str, valid: Iterable[str], *, known_as: str = "expected one of
 
 
 def _some(fields: Mapping[str, Field]) -> str:
-    names = [f.name for f in fields.values() if f.status is Status.WORKS]
-    return " and ".join(names[:2])
+    return " and ".join(_main(fields)[:2])
+
+
+def _main(fields: Mapping[str, Field]) -> list[str]:
+    """The keys worth naming: those that do something, under their first name."""
+    return [f.name for f in fields.values() if f.status is Status.WORKS and not f.alias_of]
