@@ -25,8 +25,9 @@ PATIENCE_S = 60.0
 class Client:
     """Speaks to one server.
 
-    Every method raises ``NotFound``, ``Conflict``, ``NotAuthorized``, ``BadInput`` (of ``everstep.model.errors``) as the server
-    means it, ``NoServer`` when nobody answers, and ``Unavailable`` or ``ServerTrouble`` when the server cannot.
+    Every method raises ``NotFound``, ``Conflict``, ``NotAuthorized``, ``BadInput`` (of ``everstep.model.errors``) as
+    the server means it, ``NoServer`` when nobody answers, and ``Unavailable`` or ``ServerTrouble`` when the server
+    cannot.
     """
 
     def __init__(
@@ -154,7 +155,10 @@ class Client:
         return from_dict(r.JobDetail, self.wire.ask("GET", _path(job)))
 
     def events(self, job: str, *, after: int = 0, follow: bool = False) -> Iterator[r.EventView]:
-        """Events of a job with ``version > after``, in order. ``follow``: also those to come, until the job has ended."""
+        """Events of a job with ``version > after``, in order.
+
+        ``follow``: also those to come, until the job has ended.
+        """
         if follow:
             for event in self._follow(_path(job, "events"), {"after": after}):
                 yield from_dict(r.EventView, event.data)
@@ -181,7 +185,9 @@ class Client:
 
     def checkpoints(self, job: str) -> list[r.CheckpointView]:
         """Published checkpoints of a job, oldest first."""
-        return [from_dict(r.CheckpointView, one) for one in self.wire.ask("GET", _path(job, "checkpoints"))["checkpoints"]]
+        return [
+            from_dict(r.CheckpointView, one) for one in self.wire.ask("GET", _path(job, "checkpoints"))["checkpoints"]
+        ]
 
     def logs(
         self,
@@ -251,7 +257,10 @@ class Client:
         return self._steer(job, "unpause", {})
 
     def retry(self, job: str, *, secrets: Mapping[str, str] | None = None) -> str:
-        """Runs an ended job again, same id, same checkpoints. ``secrets``: needed when the server forgot them. Returns the phase."""
+        """Runs an ended job again, same id, same checkpoints.
+
+        ``secrets``: needed when the server forgot them. Returns the phase.
+        """
         return self._steer(job, "retry", {"secrets": dict(secrets)} if secrets else {})
 
     def restore(self, job: str, step: int, *, attempt: int | None = None) -> str:

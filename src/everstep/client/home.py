@@ -121,7 +121,10 @@ def default_home() -> Home:
 
 
 def read_secret_line(path: Path) -> str:
-    """The one line of a file that only its owner may read. Raises NoServer when it is absent, UnsafeFile when others may read it."""
+    """The one line of a file that only its owner may read.
+
+    Raises NoServer when it is absent, UnsafeFile when others may read it.
+    """
     try:
         with path.open() as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

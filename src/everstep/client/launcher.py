@@ -1,4 +1,7 @@
-"""The server in the background: start it, find it, stop it. The server itself is another process, never imported here."""
+"""The server in the background: start it, find it, stop it.
+
+The server itself is another process, never imported here.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 _TAIL_LINES = 15
 _started: list[subprocess.Popen[bytes]] = []
-"""Servers started by this process. They are meant to outlive it, so nobody waits for them; keeping them here says so to Python."""
+"""Servers started by this process.
+
+They are meant to outlive it, so nobody waits for them; keeping them here says so to Python.
+"""
 
 
 class ServerFailed(EverstepError):
@@ -88,9 +94,13 @@ def start_background(home: Home, *, arguments: tuple[str, ...] = (), timeout_s: 
             _started.append(process)
         if process is not None and process.poll() is not None and not is_running(home):
             # Two callers may start one each: the loser leaves at once, and the winner holds the lock.
-            raise ServerFailed(f"the server did not start (exit code {process.returncode})\n{_tail(home, mark)}".rstrip())
+            raise ServerFailed(
+                f"the server did not start (exit code {process.returncode})\n{_tail(home, mark)}".rstrip()
+            )
         if time.monotonic() > deadline:
-            raise ServerFailed(f"the server is not healthy after {timeout_s:.0f} s: {now.text}\n{_tail(home, mark)}".rstrip())
+            raise ServerFailed(
+                f"the server is not healthy after {timeout_s:.0f} s: {now.text}\n{_tail(home, mark)}".rstrip()
+            )
         time.sleep(0.03)
 
 

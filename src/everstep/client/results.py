@@ -1,7 +1,7 @@
 """What the server answers, as light frozen types. The server builds the very same ones, so the two cannot drift apart.
 
-Times are UTC seconds, money is USD. Reading is tolerant: unknown keys are ignored and missing ones take their default, so that a
-client understands a server that is a little older or newer.
+Times are UTC seconds, money is USD. Reading is tolerant: unknown keys are ignored and missing ones take their
+default, so that a client understands a server that is a little older or newer.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptView:
-    """One incarnation of the gang. ``members`` are instances by node rank; ``base`` is where it took up (``attempt:step``)."""
+    """One incarnation of the gang.
+
+    ``members`` are instances by node rank; ``base`` is where it took up (``attempt:step``).
+    """
 
     attempt: int
     phase: str
@@ -155,7 +158,10 @@ class CheckpointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDetail(JobView):
-    """Everything about a job that is not a stream. ``task`` is the task as submitted; it names secrets, it holds none."""
+    """Everything about a job that is not a stream.
+
+    ``task`` is the task as submitted; it names secrets, it holds none.
+    """
 
     attempts: tuple[AttemptView, ...] = ()
     machines: tuple[InstanceView, ...] = ()
@@ -261,7 +267,8 @@ class Costs:
 class LogPart:
     """A piece of one log: ``offset`` is where ``text`` starts, ``end`` where it ends, in bytes of the whole log.
 
-    ``rank`` is a number, ``setup`` or ``exec-ID``; ``node`` is the machine's place in the attempt. ``eof``: no more will come.
+    ``rank`` is a number, ``setup`` or ``exec-ID``; ``node`` is the machine's place in the attempt. ``eof``: no more
+    will come.
     """
 
     attempt: int

@@ -1,4 +1,6 @@
-"""HTTP to the server with the standard library: a command must not pay for loading more before it can ask its question."""
+"""HTTP to the server with the standard library: a command must not pay for loading more before it can ask its
+question.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ Body = bytes | IO[bytes] | None
 
 
 class Wire:
-    """Requests to one server. Threads may share it: plain requests take turns on one connection, each stream has its own."""
+    """Requests to one server.
+
+    Threads may share it: plain requests take turns on one connection, each stream has its own.
+    """
 
     def __init__(self, url: str, token: str, *, timeout_s: float = 60.0, certificate: str = "") -> None:
         """Connects on first use.
@@ -87,7 +92,8 @@ class Wire:
             The JSON of the answer, None for an empty one.
 
         Raises:
-            NoServer: nobody answers. NotFound, Conflict, NotAuthorized, BadInput, Unavailable, ServerTrouble: the server said no.
+            NoServer: nobody answers. NotFound, Conflict, NotAuthorized, BadInput, Unavailable, ServerTrouble: the
+            server said no.
         """
         headers = dict(self._headers)
         if value is not None:
@@ -112,7 +118,8 @@ class Wire:
                 data = response.read()
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                # A server may close an idle connection just as we use it. Once, and only what cannot be done twice by that.
+                # A server may close an idle connection just as we use it. Once, and only what cannot be done twice by
+                # that.
                 if reused and method in _IDEMPOTENT:
                     reused = False
                     continue
@@ -206,7 +213,9 @@ def _refusal(status: int, data: bytes) -> EverstepError:
         problems = [Problem(p["where"], p["key"], p["message"], p.get("fix", "")) for p in error.get("problems", ())]
     except (ValueError, KeyError, TypeError):
         text = data[:200].decode(errors="replace").strip()
-        return ServerTrouble(f"the server answered HTTP {status}: {text}" if text else f"the server answered HTTP {status}")
+        return ServerTrouble(
+            f"the server answered HTTP {status}: {text}" if text else f"the server answered HTTP {status}"
+        )
     if kind == "bad_input":
         return BadInput(*(problems or [Problem("", "", message)]))
     types: dict[str, type[EverstepError]] = {

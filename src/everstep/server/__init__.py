@@ -1,1 +1,4 @@
-"""The server: REST, event stream, what agents call, and the composition root. Only ``daemon`` puts the parts together."""
+"""The server: REST, event stream, what agents call, and the composition root.
+
+Only ``daemon`` puts the parts together.
+"""

@@ -1,4 +1,7 @@
-"""Wake-up calls: who follows something is rung when it changed. Nothing is queued, so a slow follower holds nothing up."""
+"""Wake-up calls: who follows something is rung when it changed.
+
+Nothing is queued, so a slow follower holds nothing up.
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,11 @@ class Files:
 
         def place(found: str, head: bytes) -> Path:
             if promised and found != promised:
-                raise BadInput(Problem("", "sha256", f"the upload has sha256 {found}, not {promised}; it was cut or changed on its way"))
+                raise BadInput(
+                    Problem(
+                        "", "sha256", f"the upload has sha256 {found}, not {promised}; it was cut or changed on its way"
+                    )
+                )
             if head[:2] != b"\x1f\x8b":
                 raise BadInput(Problem("", "body", "the upload is not a .tar.gz file"))
             return self._uploads / f"{found}.tar.gz"
@@ -94,7 +98,8 @@ class Files:
         return self._outputs / job
 
     async def store_output(self, body: AsyncIterator[bytes], *, job: JobId, path: str, digest: str) -> str:
-        """Keeps one output file of a job, whole or not at all; an older one of that path is replaced. Returns its sha256.
+        """Keeps one output file of a job, whole or not at all; an older one of that path is replaced. Returns its
+        sha256.
 
         Raises:
             BadInput: the path leaves the job's folder, or the bytes are not those of ``digest`` (empty = not checked).
@@ -122,7 +127,9 @@ class Files:
         """The output files of a job by path."""
         root = self.folder_of(job)
         found = (p for p in root.rglob("*") if p.is_file() and not _is_part(p))
-        return sorted((StoredFile(p.relative_to(root).as_posix(), p.stat().st_size) for p in found), key=lambda f: f.path)
+        return sorted(
+            (StoredFile(p.relative_to(root).as_posix(), p.stat().st_size) for p in found), key=lambda f: f.path
+        )
 
     def output(self, job: JobId, path: str) -> Path:
         """One output file. Raises NotFound; BadInput if the path leaves the job's folder."""

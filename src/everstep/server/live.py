@@ -1,4 +1,6 @@
-"""What the server needs of the rest of everstep, as protocols: the real parts are put in by ``daemon``, fakes by tests."""
+"""What the server needs of the rest of everstep, as protocols: the real parts are put in by ``daemon``, fakes by
+tests.
+"""
 
 from __future__ import annotations
 
@@ -89,19 +91,19 @@ class LiveController(Protocol):
 class LiveDesk(Protocol):
     """The agents' desk."""
 
-    def join(self, token: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Trades a join token for a credential. Raises NotAuthorized, HandshakeMismatch, Conflict."""
+    async def join(self, token: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Trades a join token for a credential. Raises NotAuthorized, HandshakeMismatch, Conflict, NotYet."""
         ...
 
     def authenticate(self, credential: str) -> InstanceId:
         """Whose credential it is. Raises NotAuthorized."""
         ...
 
-    async def report(self, instance: InstanceId, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    async def report(self, instance: InstanceId, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """Takes messages in; returns once they are durable."""
         ...
 
-    async def orders(self, instance: InstanceId, *, seen: int, wait_s: float) -> dict[str, Any] | None:
+    async def orders(self, instance: InstanceId, *, seen: int, wait_s: float) -> Mapping[str, Any] | None:
         """The orders, as soon as their version differs from ``seen``; None after ``wait_s``."""
         ...
 
@@ -124,16 +126,18 @@ class BillAccount(Protocol):
     @property
     def lost_steps(self) -> int: ...  # noqa: D102
     @property
+    def preemptions(self) -> int: ...  # noqa: D102
+    @property
+    def recoveries(self) -> int: ...  # noqa: D102
+    @property
+    def lines(self) -> Sequence[LedgerLine]: ...  # noqa: D102
+    @property
     def overhead(self) -> Mapping[Any, float]: ...  # noqa: D102
 
 
 class Bill(Protocol):
     """The ledger's arithmetic (``everstep.brain.economics.ledger``)."""
 
-    def lines(self, state: JobState, now: float) -> Sequence[LedgerLine]:
-        """Charges so far."""
-        ...
-
     def account(self, state: JobState, now: float) -> BillAccount:
-        """Sums so far."""
+        """Charges and their sums so far."""
         ...

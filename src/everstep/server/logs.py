@@ -1,8 +1,8 @@
 """Logs of jobs, kept as they come: ``JOB/ATTEMPT/INSTANCE/RANK/<start>.log``, in segments.
 
-A log is named by its instance and not by a node rank, because machines are replaced within an attempt number (set-up runs before
-there is one) and two machines never share a file. Offsets count the bytes of the whole log; retention drops old segments, so a log
-may begin later than at 0, but what is held of it has no hole.
+A log is named by its instance and not by a node rank, because machines are replaced within an attempt number (set-up
+runs before there is one) and two machines never share a file. Offsets count the bytes of the whole log; retention
+drops old segments, so a log may begin later than at 0, but what is held of it has no hole.
 
 Logs are telemetry: they are not flushed to the platter, and the oldest are dropped when a job has more than its share.
 """
@@ -65,14 +65,17 @@ class LogBook:
         """Keeps bytes of a log that start at ``offset``.
 
         Returns:
-            The end of what is held: the sender goes on from there. Bytes held already are skipped, behind a gap nothing is kept.
+            The end of what is held: the sender goes on from there. Bytes held already are skipped, behind a gap
+            nothing is kept.
 
         Raises:
             DiskFull: nothing of ``data`` was kept.
             BadInput: the name of the rank cannot be one.
         """
         if not _RANK.fullmatch(key.rank) or key.attempt < 0 or offset < 0:
-            raise BadInput(Problem("", "rank", f"no log can be called attempt {key.attempt}, rank '{key.rank}', offset {offset}"))
+            raise BadInput(
+                Problem("", "rank", f"no log can be called attempt {key.attempt}, rank '{key.rank}', offset {offset}")
+            )
         logs = self._logs(job)
         log = logs.get(key)
         if log is None:
@@ -88,7 +91,7 @@ class LogBook:
         return log.end
 
     def keys(self, job: JobId) -> list[LogKey]:
-        """The logs of a job in the order in which people read them: by attempt, set-up before ranks, ranks by number."""
+        """The logs of a job in the order people read them: by attempt, set-up before ranks, ranks by number."""
         return sorted(self._logs(job), key=lambda k: (k.attempt, _rank_order(k.rank), k.instance))
 
     def end(self, job: JobId, key: LogKey) -> int:
@@ -97,7 +100,8 @@ class LogBook:
         return log.end if log else 0
 
     def read(self, job: JobId, key: LogKey, offset: int, limit: int) -> tuple[int, bytes]:
-        """At most ``limit`` bytes from ``offset``, or from the first byte that is still held if that is later; with their offset.
+        """At most ``limit`` bytes from ``offset``, or from the first byte that is still held if that is later; with
+        their offset.
 
         A character of several bytes is never cut while more of the log may come; behind the end: no bytes.
         """
@@ -148,7 +152,9 @@ class LogBook:
         log.size += len(data)
 
     def _retain(self, logs: dict[LogKey, _Log], newest: _Log) -> None:
-        """Drops the oldest segments of a job that has too much; the last segment of each log stays as long as possible."""
+        """Drops the oldest segments of a job that has too much; the last segment of each log stays as long as
+        possible.
+        """
         total = sum(log.size for log in logs.values())
         if total <= self._job_bytes:
             return
@@ -196,7 +202,9 @@ class LogBook:
 
 
 def whole_characters(data: bytes) -> bytes:
-    """``data`` without a UTF-8 character cut at its end; unchanged if that would leave nothing, or if it is not UTF-8."""
+    """``data`` without a UTF-8 character cut at its end; unchanged if that would leave nothing, or if it is not
+    UTF-8.
+    """
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:  # the first byte of a character

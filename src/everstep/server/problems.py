@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from everstep.control.agents import NotYet
 from everstep.model.errors import (
     BadInput,
     Conflict,
@@ -50,7 +51,11 @@ class DiskFull(Refused):
     """The server's disk is full; nothing was kept."""
 
     def __init__(self, where: str) -> None:
-        super().__init__(507, "unavailable", f"the server's disk is full (no room below {where}); nothing was stored, free some space and try again")
+        super().__init__(
+            507,
+            "unavailable",
+            f"the server's disk is full (no room below {where}); nothing was stored, free some space and try again",
+        )
 
 
 class Stopping(Refused):
@@ -66,6 +71,7 @@ _STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (Conflict, 409, "conflict"),
     (NotAuthorized, 403, "not_authorized"),
     (HandshakeMismatch, 426, "conflict"),
+    (NotYet, 503, "unavailable"),
     (ProviderError, 503, "unavailable"),
     (EverstepError, 500, "internal"),
 )
@@ -77,7 +83,10 @@ def disk_trouble(error: OSError, where: str) -> Exception:
 
 
 def describe(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Status and body for an error. What nobody foresaw shows its type only: its text might hold anything, a secret included."""
+    """Status and body for an error.
+
+    What nobody foresaw shows its type only: its text might hold anything, a secret included.
+    """
     if isinstance(error, Refused):
         return error.status, _body(error.kind, str(error))
     for kind_of_error, status, kind in _STATUS:

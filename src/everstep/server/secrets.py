@@ -1,7 +1,8 @@
-"""Values of secrets: one private file per job, nowhere else. The journal, the logs and command lines know their names only.
+"""Values of secrets: one private file per job, nowhere else. The journal, the logs and command lines know their names
+only.
 
-How long they are kept: while the job lives, and seven days after it failed, since it may be retried. When it succeeded or was
-cancelled they are deleted at once; retrying it then needs them again.
+How long they are kept: while the job lives, and seven days after it failed, since it may be retried. When it
+succeeded or was cancelled they are deleted at once; retrying it then needs them again.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class SecretFiles:
         self._path(job).unlink(missing_ok=True)
 
     def sweep(self, states: Mapping[JobId, JobState], now: float) -> list[JobId]:
-        """Deletes what no job may need any more; gives the jobs whose values went. Files of jobs unknown are left an hour."""
+        """Deletes what no job may need any more; gives the jobs whose values went.
+
+        Files of jobs unknown are left an hour.
+        """
         gone = []
         for file in sorted(self._folder.glob("*.json")):
             job = JobId(file.stem)

@@ -33,10 +33,10 @@ class Tail:
         try:
             with self._bells.listening(job_stream(job), event):
                 if self._task is None and not self._closed:
-                    # The mark is read before the listener reads the stream: lines in between ring once too often, never too rarely.
+                    # The mark is read before the listener reads the stream: lines in between ring once too often,
+                    # never too rarely.
                     mark = await self._store.append((), None)
-                    if self._task is None and not self._closed:
-                        self._task = asyncio.create_task(self._run(mark), name="journal tail")
+                    self._begin(mark)
                 yield
         finally:
             self._users -= 1
@@ -48,6 +48,11 @@ class Tail:
         self._closed = True
         self._stop()
         self._bells.ring_all()
+
+    def _begin(self, mark: int) -> None:
+        # Two may have asked for the mark at once, and the server may have been stopped meanwhile.
+        if self._task is None and not self._closed:
+            self._task = asyncio.create_task(self._run(mark), name="journal tail")
 
     def _stop(self) -> None:
         task, self._task = self._task, None

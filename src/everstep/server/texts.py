@@ -97,7 +97,8 @@ def _restored(e: ev.Restored) -> str:
 
 def _saved(e: ev.CheckpointSaved) -> str:
     held = "" if e.durable else ", NOT durable yet"
-    return f"checkpoint {e.attempt}:{e.step} published ({_size(e.bytes)} in {e.save_s:.1f} s, training stood still {e.stall_s:.2f} s{held})"
+    cost = f"{_size(e.bytes)} in {e.save_s:.1f} s, training stood still {e.stall_s:.2f} s"
+    return f"checkpoint {e.attempt}:{e.step} published ({cost}{held})"
 
 
 def _ranks_ended(e: ev.RanksEnded) -> str:
@@ -163,13 +164,18 @@ TEXTS: dict[type[Event], Callable[[Any], str]] = {
     ev.InstanceHeard: lambda e: f"machine {e.instance} is heard again",
     ev.ShutdownReported: lambda e: f"machine {e.instance} says it goes down: {e.how}",
     ev.PeersChecked: _checked,
-    ev.RanksStarted: lambda e: f"{e.ranks} rank{'s' if e.ranks != 1 else ''} started on machine {e.instance} (attempt {e.attempt})",
+    ev.RanksStarted: lambda e: (
+        f"{e.ranks} rank{'s' if e.ranks != 1 else ''} started on machine {e.instance} (attempt {e.attempt})"
+    ),
     ev.ProgressSeen: _progress,
     ev.Restored: _restored,
     ev.CheckpointSaved: _saved,
     ev.FolderGrew: lambda e: f"the checkpoint folder grew in attempt {e.attempt} (machine {e.instance})",
     ev.RanksEnded: _ranks_ended,
-    ev.LeaseExpired: lambda e: f"machine {e.instance} heard nothing from the server for a whole lease; its ranks (attempt {e.attempt}) saved and stopped",
+    ev.LeaseExpired: lambda e: (
+        f"machine {e.instance} heard nothing from the server for a whole lease; "
+        f"its ranks (attempt {e.attempt}) saved and stopped"
+    ),
     ev.OutputsStored: _outputs,
     ev.CauseSettled: _settled,
     ev.BudgetSpent: lambda e: f"the budget is spent (${e.cost_usd:.2f})",

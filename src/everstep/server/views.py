@@ -1,4 +1,6 @@
-"""Jobs as people and programs see them: from the state, the telemetry and the bill to the types of ``everstep.client.results``."""
+"""Jobs as people and programs see them: from the state, the telemetry and the bill to the types of
+``everstep.client.results``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from dataclasses import fields
 from typing import Any
 
 from everstep.client import results as r
-from everstep.model.causes import Cause, InstanceEnd
 from everstep.model.codec import to_dict
 from everstep.model.events import Decided, decode
 from everstep.model.ids import InstanceId, JobId
@@ -17,9 +18,6 @@ from everstep.model.offers import Offer
 from everstep.ports import ProviderResource, Record
 from everstep.server.live import Bill, LiveController, Seen
 from everstep.server.texts import text_of
-
-_TAKEN = (InstanceEnd.PREEMPTED, InstanceEnd.MAX_LIFE, InstanceEnd.LOST)
-_TAKEN_CAUSES = (Cause.PREEMPTION, Cause.NODE_LOSS)
 
 
 class Views:
@@ -72,7 +70,7 @@ class Views:
         """The bill of a job."""
         sums = self._bill.account(state, now)
         return r.AccountView(
-            lines=tuple(line_view(line) for line in self._bill.lines(state, now)),
+            lines=tuple(line_view(line) for line in sums.lines),
             cost_usd=sums.cost_usd,
             on_demand_cost_usd=sums.on_demand_cost_usd,
             saved_usd=sums.saved_usd,
@@ -88,13 +86,16 @@ class Views:
         lines = []
         for state in states:
             sums = self._bill.account(state, now)
-            lines.append(r.JobCost(state.id, state.task.name, sums.cost_usd, sums.on_demand_cost_usd, sums.saved_fraction))
+            lines.append(
+                r.JobCost(state.id, state.task.name, sums.cost_usd, sums.on_demand_cost_usd, sums.saved_fraction)
+            )
         return r.Costs(tuple(lines), sum(line.cost_usd for line in lines))
 
     def _line(self, state: JobState, now: float) -> dict[str, Any]:
         alive = [i for i in state.instances.values() if i.alive]
         running = [i for i in alive if i.phase is not InstancePhase.LAUNCHING]
         step, total = self._progress(state)
+        sums = self._bill.account(state, now)
         return {
             "job": state.id,
             "name": state.task.name,
@@ -110,15 +111,15 @@ class Views:
             "instances": {"alive": len(alive), "ready": sum(i.phase is InstancePhase.READY for i in alive)},
             "market": _market(running),
             "price_usd_per_h": sum(i.price_usd_per_h for i in running),
-            "cost_usd": self._bill.account(state, now).cost_usd,
+            "cost_usd": sums.cost_usd,
             "wait": state.wait,
             "why": state.quarantined or state.why,
             "alarm": state.alarm,
             "exit_code": state.exit_code,
             "user": state.user,
             "project": state.project,
-            "preemptions": sum(i.end in _TAKEN for i in state.instances.values()),
-            "recoveries": _recoveries(state.attempts),
+            "preemptions": sums.preemptions,
+            "recoveries": sums.recoveries,
         }
 
     def _newest(self, state: JobState) -> Seen | None:
@@ -179,8 +180,8 @@ class Views:
 def checkpoints(state: JobState) -> tuple[r.CheckpointView, ...]:
     """Every checkpoint published, in order of (attempt, step), and whether a later attempt could start from it.
 
-    Visible is what the chain of bases shows: all of the newest attempt; of the one it started from, up to its base; and so on.
-    An attempt that never got as far as restoring froze nothing.
+    Visible is what the chain of bases shows: all of the newest attempt; of the one it started from, up to its base;
+    and so on. An attempt that never got as far as restoring froze nothing.
     """
     bounds: dict[int, int | None] = {}
     no, bound = state.attempt_no, None
@@ -231,9 +232,7 @@ def decision_view(record: Record) -> r.DecisionView:
     return r.DecisionView(
         at=record.at,
         effects=decided.effects,
-        candidates=tuple(
-            r.CandidateView(c.what, c.price_usd_per_h, c.score, c.verdict) for c in decided.candidates
-        ),
+        candidates=tuple(r.CandidateView(c.what, c.price_usd_per_h, c.score, c.verdict) for c in decided.candidates),
         reasons=decided.reasons,
         inputs=decided.inputs,
         wait=decided.wait,
@@ -319,16 +318,6 @@ def _attempt(state: JobState, a: AttemptState) -> r.AttemptView:
 def _market(machines: Sequence[InstanceState]) -> str:
     markets = {str(i.offer.market) for i in machines}
     return "mixed" if len(markets) > 1 else next(iter(markets), "")
-
-
-def _recoveries(attempts: Sequence[AttemptState]) -> int:
-    """Attempts that took up the work (restored or made progress) after machines had been taken."""
-    count, taken = 0, False
-    for a in attempts:
-        if taken and (a.restored_at is not None or a.progressed or a.first_step_at is not None):
-            count, taken = count + 1, False
-        taken = taken or a.cause in _TAKEN_CAUSES
-    return count
 
 
 def _still_billing(state: JobState) -> bool:

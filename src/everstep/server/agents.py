@@ -1,0 +1,268 @@
+"""What agents call (``PATH_*`` of the handshake), as a bare ASGI application.
+
+Thousands of messages a second go through here on one core: no routing table, no models, no dependency injection.
+Every request is checked against its credential before its body is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.types import Message, Receive, Scope, Send
+
+from everstep.model import handshake as hs
+from everstep.model.errors import BadInput, EverstepError, NotAuthorized, NotFound, Problem
+from everstep.model.ids import InstanceId
+from everstep.server.context import Context
+from everstep.server.logs import LogKey
+from everstep.server.problems import NoToken, Refused, Stopping, TooLarge, describe
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/agent/v1/"
+REPORT_BYTES = 4 << 20
+LOG_BYTES = 4 << 20
+JOIN_BYTES = 64 << 10
+LONGEST_WAIT_S = 60.0
+_SEND_BYTES = 1 << 18
+_JSON = (b"content-type", b"application/json")
+
+Reply = tuple[int, bytes]
+
+
+class Disconnected(Exception):
+    """The peer went away; nobody is there to answer."""
+
+
+class AgentApp:
+    """The agents' side of the server."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._exact: dict[tuple[str, str], Callable[[Scope, Receive], Awaitable[Reply]]] = {
+            ("POST", hs.PATH_JOIN): self._join,
+            ("POST", hs.PATH_REPORTS): self._reports,
+            ("GET", hs.PATH_ORDERS): self._orders,
+            ("POST", hs.PATH_LOGS): self._logs,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        path: str = scope["path"]
+        method: str = scope["method"]
+        try:
+            handler = self._exact.get((method, path))
+            if handler is not None:
+                status, body = await handler(scope, receive)
+            elif method == "PUT" and path.startswith(hs.PATH_OUTPUTS):
+                status, body = await self._output(scope, receive)
+            elif method == "GET" and path.startswith(hs.PATH_WORKDIR):
+                await _send_file(send, self._workdir(scope))
+                return
+            else:
+                raise NotFound(f"agents have no {method} {path}")
+        except Disconnected:
+            return
+        except Exception as error:
+            status, body = _refusal(error)
+        await _answer(send, status, body)
+
+    async def _join(self, scope: Scope, receive: Receive) -> Reply:
+        token = _bearer(scope)
+        body = _object(await _body(scope, receive, JOIN_BYTES, "the join request"))
+        return 200, _encode(await self._context.desk.join(token, body))
+
+    async def _reports(self, scope: Scope, receive: Receive) -> Reply:
+        instance = self._instance(scope)
+        messages = _object(await _body(scope, receive, REPORT_BYTES, "the report")).get("messages")
+        if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+            raise BadInput(Problem("", "messages", "expected a list of objects"))
+        for message in messages:
+            if message.get("kind") == hs.MSG_EXEC_ENDED:
+                self._exec_ended(instance, message)
+        return 200, _encode(await self._context.desk.report(instance, messages))
+
+    def _exec_ended(self, instance: InstanceId, message: dict[str, Any]) -> None:
+        with contextlib.suppress(NotFound, TypeError, ValueError):
+            state, _ = self._context.whose(instance)
+            exec_id = message.get("id", "")
+            self._context.execs.ended(state.id, str(exec_id), instance, int(message.get("rc", 0)))
+
+    async def _orders(self, scope: Scope, receive: Receive) -> Reply:
+        instance = self._instance(scope)
+        query = _query(scope)
+        seen, wait_s = _number(query, "seen"), min(_decimal(query, "wait_s"), LONGEST_WAIT_S)
+        context = self._context
+        if context.stopping:
+            raise Stopping
+        poll = asyncio.ensure_future(context.desk.orders(instance, seen=seen, wait_s=wait_s))
+        gone = asyncio.ensure_future(_gone(receive))
+        context.polls.add(poll)
+        try:
+            await asyncio.wait((poll, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not poll.done():
+                raise Disconnected
+            if poll.cancelled():
+                raise Stopping
+            orders = poll.result()
+        finally:
+            context.polls.discard(poll)
+            # Both are ended here, whatever happened: a poll must leave nothing behind in the loop.
+            poll.cancel()
+            gone.cancel()
+        return (204, b"") if orders is None else (200, _encode(orders))
+
+    async def _logs(self, scope: Scope, receive: Receive) -> Reply:
+        instance = self._instance(scope)
+        query = _query(scope)
+        key = LogKey(_number(query, "attempt"), instance, query.get("rank", ""))
+        data = await _body(scope, receive, LOG_BYTES, "the piece of the log")
+        state, _ = self._context.whose(instance)
+        return 200, _encode({"offset": self._context.logs.append(state.id, key, _number(query, "offset"), data)})
+
+    async def _output(self, scope: Scope, receive: Receive) -> Reply:
+        instance = self._instance(scope)
+        state, machine = self._context.whose(instance)
+        # A place of its own for each slot: nodes often write files of the same name.
+        path = f"node-{machine.slot.index}/{scope['path'].removeprefix(hs.PATH_OUTPUTS)}"
+        digest = _header(scope, b"x-everstep-sha256")
+        found = await self._context.files.store_output(_pieces(receive), job=state.id, path=path, digest=digest)
+        return 200, _encode({"sha256": found})
+
+    def _workdir(self, scope: Scope) -> Path:
+        state, _ = self._context.whose(self._instance(scope))
+        digest = scope["path"].removeprefix(hs.PATH_WORKDIR)
+        # A machine may have what its own job names, not what others uploaded.
+        if digest not in {state.task.workdir_digest, *(mount.digest for mount in state.task.mounts)} or not digest:
+            raise NotFound(f"job {state.id} names no archive {digest[:80]}")
+        path = self._context.files.upload(digest)
+        if path is None:
+            raise NotFound(f"the archive {digest} is not held any more; submit the job again")
+        return path
+
+    def _instance(self, scope: Scope) -> InstanceId:
+        credential = _bearer(scope)
+        return self._context.desk.authenticate(credential)
+
+
+def _refusal(error: Exception) -> Reply:
+    """Agents get a plain text: ``{"error": text}``. A credential that is not known is 401 for them."""
+    if isinstance(error, NotAuthorized):
+        return 401, _encode({"error": str(error)})
+    if not isinstance(error, EverstepError):
+        log.error("a request of an agent failed", exc_info=error)
+    elif not isinstance(error, Refused):
+        log.info("refused an agent: %s", error)
+    status, body = describe(error)
+    return status, _encode({"error": body["error"]["message"]})
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+async def _answer(send: Send, status: int, body: bytes) -> None:
+    headers = [] if status == 204 else [_JSON, (b"content-length", str(len(body)).encode())]
+    # Refused bodies were not read: keeping the connection would mean reading them after all.
+    if status in (401, 413):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_file(send: Send, path: Path) -> None:
+    with await asyncio.to_thread(path.open, "rb") as file:
+        size = path.stat().st_size
+        headers = [(b"content-type", b"application/gzip"), (b"content-length", str(size).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while piece := await asyncio.to_thread(file.read, _SEND_BYTES):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    for key, value in scope["headers"]:
+        if key == name:
+            text: str = value.decode("latin-1")
+            return text
+    return ""
+
+
+def _bearer(scope: Scope) -> str:
+    scheme, _, token = _header(scope, b"authorization").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise NoToken("agents show their credential: Authorization: Bearer ...")
+    return token.strip()
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+
+
+def _number(query: dict[str, str], name: str) -> int:
+    try:
+        return int(query.get(name, ""))
+    except ValueError:
+        raise BadInput(Problem("", name, "expected a whole number")) from None
+
+
+def _decimal(query: dict[str, str], name: str) -> float:
+    try:
+        value = float(query.get(name, "0"))
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise BadInput(Problem("", name, "expected a number of seconds"))
+    return value
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadInput(Problem("", "body", "not JSON")) from None
+    if not isinstance(value, dict):
+        raise BadInput(Problem("", "body", "not a JSON object"))
+    return value
+
+
+async def _body(scope: Scope, receive: Receive, limit: int, what: str) -> bytes:
+    promised = _header(scope, b"content-length")
+    if promised.isdigit() and int(promised) > limit:
+        raise TooLarge(limit, what)
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        whole: bytes = message.get("body", b"")  # nearly always: one piece
+        if len(whole) > limit:
+            raise TooLarge(limit, what)
+        return whole
+    held = bytearray()
+    async for piece in _pieces(receive, first=message):
+        held += piece
+        if len(held) > limit:
+            raise TooLarge(limit, what)
+    return bytes(held)
+
+
+async def _pieces(receive: Receive, first: Message | None = None) -> AsyncIterator[bytes]:
+    message = first or await receive()
+    while True:
+        if message["type"] != "http.request":
+            raise Disconnected
+        if piece := message.get("body", b""):
+            yield piece
+        if not message.get("more_body"):
+            return
+        message = await receive()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

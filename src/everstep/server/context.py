@@ -1,0 +1,175 @@
+"""What the routes work with, and the one place where a request becomes somebody who may do something."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+
+from everstep.client.results import ProviderHealth
+from everstep.model.access import DEFAULT_PROJECT, Actor, Authorize, Resource, Verb, token_holder_may_all
+from everstep.model.errors import BadInput, Conflict, NotAuthorized, NotFound, Problem
+from everstep.model.ids import InstanceId, JobId
+from everstep.model.job import InstanceState, JobState
+from everstep.ports import Clock, Store
+from everstep.server.execs import ExecBook
+from everstep.server.files import Files
+from everstep.server.live import LiveController, LiveDesk
+from everstep.server.logs import LogBook
+from everstep.server.problems import TooLarge
+from everstep.server.secrets import SecretFiles
+from everstep.server.tail import Tail
+from everstep.server.views import Views
+
+JSON_BYTES = 4 << 20
+"""Largest JSON body of the user API."""
+
+
+async def _no_providers() -> Sequence[ProviderHealth]:
+    return ()
+
+
+@dataclass(slots=True)
+class Context:
+    """The parts behind the API.
+
+    Attributes:
+        token: bearer token of the user API.
+        authorize: the seam of ``model.access``.
+        providers_health: asked by ``health``.
+        on_stop: called when a user asks the server to stop.
+        ping_s: pause between signs of life on a silent event stream.
+        stopping: set when the server goes down; streams and long polls then end.
+    """
+
+    controller: LiveController
+    desk: LiveDesk
+    store: Store
+    clock: Clock
+    views: Views
+    files: Files
+    logs: LogBook
+    execs: ExecBook
+    secrets: SecretFiles
+    tail: Tail
+    token: str
+    version: str
+    pid: int
+    started_at: float
+    authorize: Authorize = token_holder_may_all
+    providers_health: Callable[[], Awaitable[Sequence[ProviderHealth]]] = _no_providers
+    on_stop: Callable[[], None] = lambda: None
+    ping_s: float = 15.0
+    stopping: bool = False
+    polls: set[asyncio.Task[Any]] = field(default_factory=set)
+    _jobs_of: dict[InstanceId, JobId] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Ends all streams and long polls; new ones end at once."""
+        self.stopping = True
+        self.tail.close()
+        self.logs.bells.ring_all()
+        for poll in list(self.polls):
+            poll.cancel()
+
+    def knows_token(self, given: str) -> bool:
+        """Whether it is the token; takes the same time however wrong it is."""
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+
+    def allow(self, actor: Actor, verb: Verb, state: JobState | None = None, *, project: str = DEFAULT_PROJECT) -> None:
+        """Raises NotAuthorized unless ``actor`` may do ``verb`` to the job, or to the deployment."""
+        resource = Resource(project) if state is None else Resource(state.project, state.user, state.id)
+        if not self.authorize(actor, verb, resource):
+            what = f"job {state.id}" if state is not None else f"project '{project}'"
+            raise NotAuthorized(f"{actor.user} may not {verb} {what}")
+
+    def may(self, actor: Actor, verb: Verb, state: JobState) -> bool:
+        """Whether ``actor`` may do ``verb`` to the job."""
+        return self.authorize(actor, verb, Resource(state.project, state.user, state.id))
+
+    def find(self, actor: Actor, verb: Verb, name: str) -> JobState:
+        """The job called so: by id, by a beginning of an id that only one has, or by a task name that only one has.
+
+        Raises:
+            NotFound: there is none that the actor may read. Conflict: several. NotAuthorized: not allowed to ``verb``.
+        """
+        states = self.controller.states
+        exact = states.get(JobId(name))
+        found = (
+            [exact] if exact is not None else [s for s in states.values() if s.id.startswith(name) and len(name) > 2]
+        )
+        found = found or [s for s in states.values() if s.task.name == name]
+        found = [s for s in found if self.may(actor, Verb.READ, s)]
+        if not found:
+            raise NotFound(f"there is no job '{name}'")
+        if len(found) > 1:
+            newest = sorted(found, key=lambda s: s.submitted_at, reverse=True)[:5]
+            raise Conflict(
+                f"{len(found)} jobs are called '{name}': say which by its id ({', '.join(s.id for s in newest)})"
+            )
+        self.allow(actor, verb, found[0])
+        return found[0]
+
+    def whose(self, instance: InstanceId) -> tuple[JobState, InstanceState]:
+        """The job of a machine. Raises NotFound."""
+        states = self.controller.states
+        job = self._jobs_of.get(instance)
+        known = states.get(job) if job is not None else None
+        for state in states.values() if known is None else (known,):
+            machine = state.by_instance(instance)
+            if machine is not None:
+                self._jobs_of[instance] = state.id
+                return state, machine
+        raise NotFound(f"no job has the machine {instance}")
+
+
+def context_of(request: Request) -> Context:
+    """The parts, in a route."""
+    context: Context = request.app.state.context
+    return context
+
+
+def actor_of(request: Request) -> Actor:
+    """Who asks. There is one token today, so there is one user."""
+    actor: Actor = request.scope["everstep.actor"]
+    return actor
+
+
+async def json_object(request: Request, *, limit: int = JSON_BYTES) -> dict[str, Any]:
+    """The JSON object in the body; an empty body counts as ``{}``. Raises BadInput, TooLarge."""
+    import json
+
+    held = bytearray()
+    async for piece in request.stream():
+        held += piece
+        if len(held) > limit:
+            raise TooLarge(limit, "the request")
+    if not held:
+        return {}
+    try:
+        value = json.loads(held)
+    except (ValueError, RecursionError):
+        raise BadInput(Problem("", "body", "the request is not JSON")) from None
+    if not isinstance(value, dict):
+        raise BadInput(Problem("", "body", "the request is not a JSON object"))
+    return value
+
+
+def text_field(value: dict[str, Any], key: str, *, default: str | None = None) -> str:
+    """A text of a JSON body. Raises BadInput when it is missing without a default, or is no text."""
+    found = value.get(key, default)
+    if not isinstance(found, str):
+        raise BadInput(Problem("", key, "expected a text" if key in value else "is missing"))
+    return found
+
+
+def text_map(value: dict[str, Any], key: str) -> dict[str, str]:
+    """A mapping of texts of a JSON body; missing = empty. The error never shows a value."""
+    found = value.get(key) or {}
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        raise BadInput(Problem("", key, "expected a mapping of names to texts"))
+    return found

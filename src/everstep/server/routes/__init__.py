@@ -1,0 +1,1 @@
+"""The user API, a router per noun."""

@@ -1,0 +1,61 @@
+"""Uploads and outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, Response
+
+from everstep.model.access import Verb
+from everstep.model.errors import NotFound
+from everstep.server.context import actor_of, context_of
+from everstep.server.files import UPLOAD_BYTES
+from everstep.server.problems import TooLarge
+
+router = APIRouter()
+
+
+@router.post("/api/v1/uploads")
+async def upload(request: Request, sha256: str = "") -> Any:
+    """Keeps a packed folder."""
+    context = context_of(request)
+    context.allow(actor_of(request), Verb.SUBMIT)
+    promised = request.headers.get("content-length", "")
+    if promised.isdigit() and int(promised) > UPLOAD_BYTES:
+        raise TooLarge(UPLOAD_BYTES, "the upload")
+    try:
+        return {"digest": await context.files.store_upload(request.stream(), digest=sha256)}
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody is there to read it
+
+
+@router.head("/api/v1/uploads/{digest}")
+async def has_upload(request: Request, digest: str) -> Response:
+    """200 if an archive is held, else 404."""
+    context = context_of(request)
+    context.allow(actor_of(request), Verb.SUBMIT)
+    if context.files.upload(digest) is None:
+        raise NotFound("no such archive")
+    return Response()
+
+
+@router.get("/api/v1/jobs/{job}/outputs")
+async def outputs(request: Request, job: str) -> Any:
+    """Files of a job that came home."""
+    context = context_of(request)
+    state = context.find(actor_of(request), Verb.READ, job)
+    found = context.files.outputs(state.id)
+    return {
+        "folder": str(context.files.folder_of(state.id)),
+        "outputs": [{"path": f.path, "bytes": f.bytes} for f in found],
+    }
+
+
+@router.get("/api/v1/jobs/{job}/outputs/{path:path}")
+async def output(request: Request, job: str, path: str) -> Response:
+    """One of them."""
+    context = context_of(request)
+    state = context.find(actor_of(request), Verb.READ, job)
+    return FileResponse(context.files.output(state.id, path), media_type="application/octet-stream")
