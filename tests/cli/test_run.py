@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.cli import follow as following
+from everstep.cli import link
+from everstep.client import results as r
+from everstep.client.home import NoServer
+from everstep.model.task import SpotMode, Task
+from tests.cli.conftest import RUNNING, Cli, FakeClient
+
+ENDED = replace(RUNNING, phase="succeeded", exit_code=0, ended_at=RUNNING.since, step=5000)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "task.yaml").write_text("name: mine\nworkdir: code\nrun: python train.py\nresources: {image_id: x}\n")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def submitted(client: FakeClient) -> Task:
+    [(task, _, _)] = client.called("submit")
+    assert isinstance(task, Task)
+    return task
+
+
+def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path) -> None:
+    done = cli("run", "task.yaml", "-y", "-d")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == "j-aaaa1111"
+    assert "spot: auto" in done.out
+    assert "market spot, zone box-a" in done.out
+    assert "$0.80/h in all" in done.out
+    for warning in ("warning: be careful", "warning: task.yaml:4: resources.image_id"):
+        assert warning in done.err
+    assert "uploading" in done.err
+    assert "follow it with: everstep logs -f j-aaaa1111" in done.err
+    [(archive,)] = client.called("upload")
+    assert submitted(client).workdir_digest == archive.removesuffix(".tar.gz") != ""
+
+
+def test_a_dry_run_uploads_and_submits_nothing(cli: Cli, client: FakeClient, folder: Path) -> None:
+    assert cli("run", "task.yaml", "--dry-run").code == 0
+    assert {call[0] for call in client.calls} == {"plan"}
+
+
+def test_flags_win_over_the_file(cli: Cli, client: FakeClient, folder: Path) -> None:
+    words = "--name other --num-nodes 3 --nproc 2 --no-spot --gpus A100:8 --keep-on-failure 60m --project lab"
+    assert cli("run", "task.yaml", "-y", "-d", *words.split()).code == 0
+    task, group = submitted(client), submitted(client).gang.groups[0]
+    assert (task.name, group.count, group.ranks_per_node, task.spot) == ("other", 3, 2, SpotMode.FALSE)
+    assert (group.machine.accelerators[0].name, group.machine.accelerators[0].count) == ("A100", 8)
+    assert task.recovery.keep_on_failure_s == 3600
+    assert client.called("submit")[0][2] == "lab"
+
+
+def test_a_command_is_run_once_per_node_as_typed(cli: Cli, client: FakeClient, folder: Path) -> None:
+    assert cli("run", "-y", "-d", "--", "python", "my train.py", "--name", "x").code == 0
+    task = submitted(client)
+    assert (task.run, task.argv, task.name) == ("python 'my train.py' --name x", (), "my-train")
+
+
+def test_a_command_with_nproc_is_run_once_per_rank_without_a_shell(cli: Cli, client: FakeClient, folder: Path) -> None:
+    assert cli("run", "-y", "-d", "--nproc", "2", "--", "python", "a b.py", "$X").code == 0
+    task = submitted(client)
+    assert (task.run, task.argv, task.gang.groups[0].ranks_per_node) == ("", ("python", "a b.py", "$X"), 2)
+
+
+def test_variables_and_secrets(cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN_HERE", "hunter2")
+    done = cli("run", "-y", "-d", "--env", "A=1", "-e", "B=x=y", "--secret", "TOKEN_HERE", "--", "true")
+    assert done.code == 0, done.err
+    task, secrets, _ = client.called("submit")[0]
+    assert task.envs == {"A": "1", "B": "x=y"}
+    assert (task.secret_names, secrets) == (("TOKEN_HERE",), {"TOKEN_HERE": "hunter2"})
+    assert "hunter2" not in repr(task) + done.out + done.err
+
+
+@pytest.mark.parametrize(("answer", "asked"), [("n\n", 0), ("y\n", 1)])
+def test_it_asks_before_it_spends(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str, asked: int
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    done = cli("run", "task.yaml", "-d")
+    assert (done.code, len(client.called("submit"))) == (1 - asked, asked)
+    assert "Start it?" in done.err
+
+
+# --- Following -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_POLL_S", 0.001)
+
+
+@pytest.mark.parametrize(
+    ("phase", "job_code", "code"),
+    [("succeeded", 0, 0), ("failed", 7, 7), ("failed", None, 1), ("cancelled", None, 1), ("failed", 0, 1)],
+)
+def test_the_exit_code_is_the_jobs(
+    cli: Cli, client: FakeClient, folder: Path, phase: str, job_code: int | None, code: int
+) -> None:
+    client.endings = iter([RUNNING, *[replace(ENDED, phase=phase, exit_code=job_code, why="no luck")] * 9999])
+    client.parts = [r.LogPart(attempt=1, node=0, rank="0", text="hello\n")]
+    done = cli("run", "task.yaml", "-y")
+    assert done.code == code
+    assert "hello\n" in done.out
+    assert f"j-aaaa1111 {phase}, step 5000/5000, cost $0.0123, survived 1 preemption" in done.err
+    assert ("no luck" in done.err) == (phase != "succeeded")
+
+
+def test_plain_output_tells_each_change_once(cli: Cli, client: FakeClient, folder: Path) -> None:
+    waiting = replace(RUNNING, phase="acquiring", wait="capacity")
+    client.endings = iter([waiting, waiting, RUNNING, RUNNING, *[ENDED] * 9999])
+    err = cli("run", "task.yaml", "-y").err
+    assert err.count("waits for capacity") == 1
+    assert err.count("running  step 1200/5000  loss 1.832  2/2 machines  spot $0.80/h  $0.0123 so far") == 1
+
+
+def test_a_restarting_server_does_not_end_it(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: Iterator[Any] = iter([NoServer("away"), RUNNING, NoServer("away"), *[ENDED] * 9999])
+
+    def status(job: str) -> r.JobDetail:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, r.JobDetail)
+        return answer
+
+    monkeypatch.setattr(client, "status", status)
+    assert cli("run", "task.yaml", "-y").code == 0
+
+
+def test_lost_output_is_said_and_the_job_still_followed(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def logs(job: str, **filters: Any) -> Iterator[r.LogPart]:
+        raise NoServer("gone")
+        yield
+
+    client.endings = iter([RUNNING, *[ENDED] * 9999])
+    monkeypatch.setattr(client, "logs", logs)
+    done = cli("run", "task.yaml", "-y")
+    assert done.code == 0
+    assert "[everstep: no more output here: gone; see: everstep logs -f j-aaaa1111]" in done.out
+
+
+def test_ctrl_c_leaves_the_job_and_says_how_to_come_back(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(job: str) -> r.JobDetail:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "status", status)
+    done = cli("run", "task.yaml", "-y")
+    assert done.code == 130
+    assert (
+        "left j-aaaa1111 running. Come back: everstep logs -f j-aaaa1111   End it: everstep cancel j-aaaa1111"
+        in done.err
+    )
+    assert client.called("cancel") == []
+
+
+def test_on_a_terminal_there_is_one_live_line(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    client.endings = iter([RUNNING, *[ENDED] * 9999])
+    client.parts = [r.LogPart(attempt=1, node=0, rank="0", text="[red] is no markup\n")]
+    assert cli("run", "task.yaml", "-y").code == 0
+    assert "[red] is no markup" in terminal.getvalue()
+    assert "step 5000/5000" in terminal.getvalue()
+
+
+def test_run_starts_a_server_and_other_commands_do_not(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[str] = []
+
+    def started() -> FakeClient:
+        starts.append("server")
+        return client
+
+    monkeypatch.setattr(link, "started", started)
+    cli("run", "task.yaml", "-y", "-d")
+    cli("jobs")
+    assert starts == ["server"]
