@@ -1,4 +1,4 @@
-"""How fast commands answer: ``everstep --help`` and ``everstep jobs`` < 300 ms in all, ``import everstep`` < 100 ms beyond Python.
+"""How fast commands answer: ``everstep --help`` and ``everstep jobs`` in < 300 ms, ``import everstep`` in < 100 ms.
 
 ``jobs`` asks an HTTP server of 20 jobs in this process, so that what is measured is the command and not a busy server.
 """
