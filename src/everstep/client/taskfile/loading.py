@@ -115,9 +115,27 @@ def _load(
         raise BadInput(*report.problems)
     top = scope.section(root, "")
     built = Builder(top, scope, cwd or Path.cwd()).build(envs, secrets, default_name or "task")
+    mask = _Mask(built.secrets)
     if report.problems:
-        raise BadInput(*sorted(report.problems, key=_line))
-    return LoadedTask(built.task, built.secrets, built.workdir, built.mounts, tuple(report.warnings), name)
+        raise BadInput(*(mask.problem(p) for p in sorted(report.problems, key=_line)))
+    warnings = tuple(mask.text(w) for w in report.warnings)
+    return LoadedTask(built.task, built.secrets, built.workdir, built.mounts, warnings, name)
+
+
+class _Mask:
+    """Takes the values of secrets out of texts, however they came there: by an alias, or typed in the wrong place."""
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        # Shorter ones are no secrets, and would garble every message. The longest first: one may contain another.
+        self._values = sorted((v for v in secrets.values() if len(v) >= 4), key=len, reverse=True)
+
+    def text(self, text: str) -> str:
+        for value in self._values:
+            text = text.replace(value, "***")
+        return text
+
+    def problem(self, problem: Problem) -> Problem:
+        return Problem(problem.where, self.text(problem.key), self.text(problem.message), self.text(problem.fix))
 
 
 def _line(problem: Problem) -> int:
