@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store, from_url
 
 from everstep.blobs.keys import check_key, check_prefix
@@ -65,6 +65,11 @@ class ObstoreBlobs:
             return bytes(await result.bytes_async())
         except FileNotFoundError as error:
             raise BlobMissing(key) from error
+        except GenericError as error:
+            # In a folder: a part of the key is an object. obstore has no meaning for that, only the system's words.
+            if isinstance(self._store, LocalStore) and "(os error 20)" in str(error):
+                raise BlobMissing(key) from error
+            raise
 
     async def list(self, prefix: str) -> Sequence[BlobInfo]:
         """See ``Blobs.list``."""
