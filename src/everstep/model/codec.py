@@ -2,8 +2,8 @@
 
 Only what the vocabulary uses is understood: dataclasses, enums, str/int/float/bool/None, ``X | None``,
 ``tuple[X, ...]``, ``tuple[X, Y]``, ``dict[str, X]`` and NewTypes of str. Fields equal to their default are
-written all the same, so that a reader never depends on the defaults of the day; unknown keys are ignored, missing ones take the
-default (old journals).
+written all the same, so that a reader never depends on the defaults of the day; unknown keys are ignored, missing
+ones take the default (old journals).
 """
 
 from __future__ import annotations

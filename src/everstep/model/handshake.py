@@ -30,8 +30,8 @@ same instance may repeat it until its first report.
 
 PATH_REPORTS = "/agent/v1/reports"
 """POST. ``{"messages": [{"seq": n, "t": utc_s, "kind": MSG_*, ...}, ...]}`` with consecutive ``seq`` from 1 per
-credential. Answer: ``{"ack": seq, "orders_version": v}``: everything up to ``ack`` is durable and may be forgotten by the
-agent. Repeats are harmless.
+credential. Answer: ``{"ack": seq, "orders_version": v}``: everything up to ``ack`` is durable and may be forgotten
+by the agent. Repeats are harmless.
 """
 
 PATH_ORDERS = "/agent/v1/orders"
