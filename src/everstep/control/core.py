@@ -1,7 +1,9 @@
 """The loop's arithmetic without its IO: events in, journal lines and effects out.
 
-Both drivers use it: the asyncio loop (``controller``) and the heap of the simulator. Each event is handled completely, with
-the decisions that follow from it, before the next one is looked at; so the journal depends on the order of events and their times
+Both drivers use it: the asyncio loop (``controller``) and the heap of the simulator. Each event is handled
+completely, with
+the decisions that follow from it, before the next one is looked at; so the journal depends on the order of events and
+their times
 alone, not on how a driver batches them.
 """
 
@@ -180,8 +182,8 @@ class Core:
                 raise
             self._quarantine(state, event, str(error), now)
             return
-        if after is state:
-            return  # fenced: a message of an older attempt
+        if after is state or after == state:
+            return  # fenced (a message of an older attempt), or known already: nothing to record
         self.pools = note_pools(self.pools, event, _machine_of(state, event), now)
         self._record(after, event, now)
         for effect in effects:

@@ -1,0 +1,258 @@
+"""The desk that agents come to: join, report, ask for orders. They dial out; we keep the newest orders until they
+ask."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from everstep.control.faults import reach
+from everstep.control.messages import to_event
+from everstep.control.telemetry import Telemetry
+from everstep.model import handshake as h
+from everstep.model.errors import BadInput, Conflict, EverstepError, HandshakeMismatch, NotAuthorized, Problem
+from everstep.model.events import Event, InstanceJoined, ProgressSeen
+from everstep.model.ids import InstanceId, JobId, LaunchToken
+from everstep.model.job import InstanceState, JobState
+from everstep.ports import Clock
+
+
+class NotYet(EverstepError):
+    """The machine's launch has not been answered yet: the agent asks again in a moment (HTTP 503)."""
+
+
+class Inbox(Protocol):
+    """What the desk needs of the controller."""
+
+    def find(self, job: JobId, token: LaunchToken) -> tuple[JobState, InstanceState] | None:
+        """The machine of a launch."""
+        ...
+
+    def job_of(self, instance: InstanceId) -> JobId | None:
+        """The job a machine is for."""
+        ...
+
+    def put(self, job: JobId, event: Event) -> asyncio.Future[None]:
+        """Hands an event over; the future is done when it is durable."""
+        ...
+
+
+class AgentDesk:
+    """The ``AgentLink`` of the live loop.
+
+    Args:
+        key: secret of the deployment; join tokens and credentials are derived from it, so that none is ever stored.
+        inbox: where events go.
+        clock: for long polls and versions of orders.
+        lease_s, heartbeat_s: told to the agents.
+    """
+
+    def __init__(
+        self, *, key: bytes, inbox: Inbox, clock: Clock, telemetry: Telemetry, lease_s: float, heartbeat_s: float
+    ) -> None:
+        """See the class."""
+        self._key = key
+        self._inbox = inbox
+        self._clock = clock
+        self._telemetry = telemetry
+        self._lease_s = lease_s
+        self._heartbeat_s = heartbeat_s
+        self._orders: dict[InstanceId, dict[str, Any]] = {}
+        self._waiting: dict[InstanceId, set[asyncio.Future[None]]] = {}
+        self._version = 0
+        self._acked: dict[InstanceId, int] = {}
+        self.exec_results: dict[tuple[str, InstanceId], int] = {}
+        self.on_failure: Callable[[InstanceId], None] = lambda instance: None
+
+    # --- Secrets ----------------------------------------------------------------------------------------------------
+
+    def _mac(self, *parts: str) -> str:
+        return hmac.new(self._key, "\x1f".join(parts).encode(), hashlib.sha256).hexdigest()[:40]
+
+    def join_token(self, job: JobId, token: LaunchToken) -> str:
+        """The one-time token of a launch, for its user data."""
+        return f"{job}.{token}.{self._mac('join', job, token)}"
+
+    def _credential(self, job: JobId, instance: InstanceId) -> str:
+        return f"{job}.{instance}.{self._mac('credential', job, instance)}"
+
+    def authenticate(self, credential: str) -> InstanceId:
+        """The machine a credential belongs to; raises NotAuthorized."""
+        job, _, rest = credential.partition(".")
+        instance, _, mac = rest.rpartition(".")
+        if not hmac.compare_digest(mac, self._mac("credential", job, instance)):
+            raise NotAuthorized("unknown credential")
+        return InstanceId(instance)
+
+    # --- Join -------------------------------------------------------------------------------------------------------
+
+    async def join(self, token: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Lets a machine in.
+
+        Raises:
+            NotAuthorized: a wrong token, or a machine that is not (or no longer) part of its job.
+            HandshakeMismatch: the agent speaks no version that we do.
+            NotYet: the launch has not been answered yet.
+            Conflict: the token was used by another machine.
+        """
+        job, _, rest = token.partition(".")
+        launch, _, mac = rest.rpartition(".")
+        if not hmac.compare_digest(mac, self._mac("join", job, launch)):
+            raise NotAuthorized("unknown join token")
+        self._check_versions(body)
+        found = self._inbox.find(JobId(job), LaunchToken(launch))
+        if found is None:
+            raise NotAuthorized(f"job {job} knows no such launch")
+        _, machine = found
+        if machine.instance is None:
+            if not machine.alive:
+                raise NotAuthorized("this launch was given up")
+            raise NotYet("the launch has not been answered yet")
+        if str(body.get(h.JOIN_INSTANCE)) != machine.instance:
+            raise Conflict("this token belongs to another machine")
+        if not machine.alive:
+            raise NotAuthorized("this machine has been given up")
+        event = self._joined(machine.instance, body)
+        self._telemetry.word(machine.instance, self._clock.now())
+        await self._inbox.put(JobId(job), event)
+        reach("join.after")
+        self._acked[machine.instance] = 0
+        return {
+            "credential": self._credential(JobId(job), machine.instance),
+            "handshake": h.HANDSHAKE_VERSION,
+            "lease_s": self._lease_s,
+            "heartbeat_s": self._heartbeat_s,
+            "orders": self._orders.get(machine.instance),
+        }
+
+    @staticmethod
+    def _check_versions(body: Mapping[str, Any]) -> None:
+        try:
+            oldest, newest = (int(v) for v in body[h.JOIN_HANDSHAKE])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(Problem("join", h.JOIN_HANDSHAKE, "expected [oldest, newest]")) from error
+        if newest < h.OLDEST_HANDSHAKE_VERSION or oldest > h.HANDSHAKE_VERSION:
+            raise HandshakeMismatch(
+                f"the agent speaks handshake {oldest} to {newest}, this server "
+                f"{h.OLDEST_HANDSHAKE_VERSION} to {h.HANDSHAKE_VERSION}"
+            )
+
+    @staticmethod
+    def _joined(instance: InstanceId, body: Mapping[str, Any]) -> InstanceJoined:
+        try:
+            return InstanceJoined(
+                instance=instance,
+                address=str(body[h.JOIN_ADDRESS]),
+                probe_port=int(body[h.JOIN_PROBE_PORT]),
+                gpus=int(body.get(h.JOIN_GPUS) or 0),
+                agent=str(body.get(h.JOIN_AGENT) or "")[:100],
+                booted_at=float(body.get(h.JOIN_BOOTED_AT) or 0.0),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(Problem("join", "", f"malformed: {error!r}")) from error
+
+    # --- Reports ----------------------------------------------------------------------------------------------------
+
+    async def report(self, instance: InstanceId, messages: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        """Takes messages in; answers once what is journalled of them is durable.
+
+        Raises:
+            BadInput: a message that nobody understands; those before it were taken in.
+            NotAuthorized: the machine is not part of a job any more.
+        """
+        job = self._inbox.job_of(instance)
+        if job is None:
+            raise NotAuthorized(f"machine {instance} is not part of a job any more")
+        now = self._clock.now()
+        self._telemetry.word(instance, now)
+        durable: list[asyncio.Future[None]] = []
+        acked = self._acked.get(instance, 0)
+        for message in messages:
+            seq = int(message.get("seq") or 0)
+            if seq and seq <= acked:
+                continue
+            durable.extend(self._take(job, instance, message, now))
+            acked = max(acked, seq)
+        for future in durable:
+            await future
+        if durable:
+            reach("report.before_ack")
+        self._acked[instance] = max(acked, self._acked.get(instance, 0))
+        return {"ack": acked, "orders_version": self._orders.get(instance, {}).get(h.ORDERS_VERSION, 0)}
+
+    def _take(
+        self, job: JobId, instance: InstanceId, message: Mapping[str, Any], now: float
+    ) -> list[asyncio.Future[None]]:
+        kind = message.get("kind")
+        if kind == h.MSG_HEARTBEAT:
+            return []
+        if kind == h.MSG_PROGRESS:
+            return self._progress(job, instance, message, now)
+        if kind == h.MSG_EXEC_ENDED:
+            self.exec_results[str(message.get("exec")), instance] = int(message.get("rc") or 0)
+            return []
+        event = to_event(instance, message)
+        if event is None:
+            return []
+        if kind == h.MSG_ENDED and message.get("outcome") == h.OUTCOME_FAILED:
+            self.on_failure(instance)
+        return [self._inbox.put(job, event)]
+
+    def _progress(
+        self, job: JobId, instance: InstanceId, message: Mapping[str, Any], now: float
+    ) -> list[asyncio.Future[None]]:
+        try:
+            attempt, step = int(message["attempt"]), int(message["step"])
+            total = None if message.get("total") is None else int(message["total"])
+            metrics = {str(k): float(v) for k, v in (message.get("metrics") or {}).items()}
+            first = None if message.get("first_step_at") is None else float(message["first_step_at"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadInput(Problem("report", "progress", f"malformed message: {error!r}")) from error
+        if not self._telemetry.progress(instance, now, attempt=attempt, step=step, total=total, metrics=metrics):
+            return []
+        return [self._inbox.put(job, ProgressSeen(instance, attempt, step, total, first if first is not None else now))]
+
+    # --- Orders -----------------------------------------------------------------------------------------------------
+
+    def send(self, instance: InstanceId, orders: Mapping[str, Any]) -> None:
+        """Replaces the orders of a machine and wakes its long poll."""
+        # Versions grow over restarts of the server, too: they begin at the clock's milliseconds.
+        self._version = max(self._version + 1, int(self._clock.now() * 1000))
+        self._orders[instance] = {**orders, h.ORDERS_VERSION: self._version}
+        for future in self._waiting.pop(instance, ()):
+            if not future.done():
+                future.set_result(None)
+
+    async def orders(self, instance: InstanceId, *, seen: int, wait_s: float) -> dict[str, Any] | None:
+        """The orders as soon as they differ from version ``seen``; None after ``wait_s`` seconds.
+
+        Raises:
+            NotAuthorized: the machine is not part of a job any more.
+        """
+        if self._inbox.job_of(instance) is None:
+            raise NotAuthorized(f"machine {instance} is not part of a job any more")
+        self._telemetry.word(instance, self._clock.now())
+        current = self._orders.get(instance)
+        if current is not None and current[h.ORDERS_VERSION] != seen:
+            return current
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(instance, set())
+        waiting.add(future)
+        try:
+            await asyncio.wait_for(future, max(min(wait_s, 60.0), 0.0))
+        except TimeoutError:
+            return None
+        finally:
+            waiting.discard(future)
+        return self._orders.get(instance)
+
+    def forget(self, instance: InstanceId) -> None:
+        """The machine is gone."""
+        self._orders.pop(instance, None)
+        self._acked.pop(instance, None)
+        for future in self._waiting.pop(instance, ()):
+            if not future.done():
+                future.set_result(None)

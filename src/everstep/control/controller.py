@@ -1,0 +1,458 @@
+"""The live loop: observe -> decide -> record -> act.
+
+One task owns the core. Everything that happens is put into its inbox; it takes what is there, lets the core decide,
+writes the
+lines in one transaction, and only then does what was decided and tells those who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets as chance
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from everstep.brain.economics.ledger import cost_usd
+from everstep.brain.lifecycle import accepts, orders
+from everstep.brain.plan import Settings
+from everstep.brain.select import Selector
+from everstep.control.agents import AgentDesk
+from everstep.control.book import Book
+from everstep.control.clock import SystemClock
+from everstep.control.core import Core, Outcome
+from everstep.control.doer import Doer
+from everstep.control.faults import reach
+from everstep.control.journal import LEASE_S, Journal
+from everstep.control.preview import check_task, preview
+from everstep.control.surroundings import Surroundings
+from everstep.control.telemetry import Observed, Telemetry
+from everstep.model import handshake as h
+from everstep.model.access import Actor
+from everstep.model.effects import Terminate
+from everstep.model.errors import Conflict, EverstepError, NotFound
+from everstep.model.events import Event, JobSubmitted, TerminateIntended
+from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
+from everstep.model.job import InstanceState, JobState
+from everstep.model.offers import Offer
+from everstep.model.task import Task
+from everstep.ports import Provider, ProviderResource, Store
+
+_BATCH = 512
+_SUSPICIOUS_S = 2.0
+"""A machine that is silent for so long makes us ask the provider at once."""
+
+
+class Vault(Protocol):
+    """Where the values of secrets are kept, apart from the journal."""
+
+    def put(self, job: JobId, values: Mapping[str, str]) -> None:
+        """Keeps the values of a job."""
+        ...
+
+    def get(self, job: JobId) -> Mapping[str, str]:
+        """The values of a job."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the loop runs; seconds.
+
+    Attributes:
+        lease_s: told to agents; a shorter outage of the server is invisible to training (rule 3).
+        heartbeat_s: told to agents.
+        poll_s: between two looks at a provider's list, unless the provider names its own.
+        offers_s: between two looks at the market.
+        settings: patience of the brain.
+        snapshot_every: journal lines between snapshots.
+    """
+
+    lease_s: float = 900.0
+    heartbeat_s: float = 1.0
+    poll_s: float = 5.0
+    offers_s: float = 5.0
+    settings: Settings = field(default_factory=Settings)
+    snapshot_every: int = 5_000
+
+
+@dataclass(slots=True)
+class _Item:
+    job: JobId
+    event: Event
+    done: asyncio.Future[None]
+    asked: bool = False
+
+
+class Controller:
+    """The live loop.
+
+    Args:
+        store: the journal.
+        providers: by name.
+        deployment: this installation.
+        key: its secret, for join tokens and credentials.
+        server_url: base URL that agents dial.
+        vault: values of secrets.
+        ca_sha256: fingerprint of the server's certificate, empty for plain HTTP on loopback.
+        exclusive: the caller holds a lock that nobody else can hold, so a lease that a dead predecessor left behind
+        is ours.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        providers: Mapping[str, Provider],
+        deployment: DeploymentId,
+        key: bytes,
+        server_url: Callable[[], str],
+        vault: Vault,
+        ca_sha256: str = "",
+        selectors: Mapping[str, Selector] | None = None,
+        options: Options | None = None,
+        clock: SystemClock | None = None,
+        exclusive: bool = False,
+    ) -> None:
+        """See the class."""
+        self.deployment = deployment
+        self.clock = clock or SystemClock()
+        self.options = options or Options()
+        self.core = Core(deployment, settings=self.options.settings, selectors=selectors)
+        self.book = Book(self.core.states)
+        self.troubles: dict[str, str] = {}
+        self.journal = Journal(
+            store,
+            clock=self.clock,
+            holder=f"lock/{deployment}" if exclusive else f"{os.getpid()}.{chance.token_hex(4)}",
+            snapshot_every=self.options.snapshot_every,
+        )
+        self._providers = dict(providers)
+        self._server_url = server_url
+        self._ca_sha256 = ca_sha256
+        self._vault = vault
+        self._telemetry = Telemetry(self.core.market.heard)
+        self.desk = AgentDesk(
+            key=key,
+            inbox=self,
+            clock=self.clock,
+            telemetry=self._telemetry,
+            lease_s=self.options.lease_s,
+            heartbeat_s=self.options.heartbeat_s,
+        )
+        # Ranks that fail are often the first sign of a machine that went away.
+        self.desk.on_failure = lambda instance: self.around.poll_soon()
+        self._doer = Doer(deployment=deployment, providers=self._providers, clock=self.clock, doings=self)
+        self.around = Surroundings(
+            self._providers,
+            deployment=deployment,
+            core=self.core,
+            known=self,
+            clock=self.clock,
+            telemetry=self._telemetry,
+        )
+        self._inbox: asyncio.Queue[_Item | None] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failed: asyncio.Future[None] | None = None
+
+    # --- Life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def states(self) -> Mapping[JobId, JobState]:
+        """Every job known, live and ended."""
+        return self.book
+
+    async def start(self) -> None:
+        """Takes the lease, reads the journal, resumes what was under way.
+
+        Raises:
+            LeaseHeld: another server writes this journal.
+            EverstepError: the journal cannot be read.
+        """
+        await self._take_lease()
+        await self.journal.restore(self.core, self.book)
+        await self.journal.note("ServerStarted", {"pid": os.getpid()})
+        now = self.clock.now()
+        for state in list(self.core.states.values()):
+            self._settle_down(state.id)
+        for state in list(self.core.states.values()):
+            for m in state.instances.values():
+                if m.instance is not None and m.alive:
+                    # Nobody is judged before a full lease has passed, unless the provider says that the machine is
+                    # gone.
+                    self._telemetry.grace(m.instance, now + self.options.lease_s)
+                    self._send(state, m)
+            self.core.wakes[state.id] = now
+        await self.around.look()
+        for state in list(self.core.states.values()):
+            self._doer.resume(state)
+        loop = asyncio.get_running_loop()
+        self.failed = loop.create_future()
+        works = [self._run(), self._keep_lease(), self._mind_the_clock(), *self.around.works(self.options)]
+        self._tasks = [loop.create_task(self._guard(work)) for work in works]
+
+    async def _take_lease(self) -> None:
+        """Waits out the lease of a predecessor that was killed."""
+        patience = self.clock.now() + LEASE_S + 2.0
+        while True:
+            try:
+                await self.journal.lease()
+                return
+            except EverstepError:
+                if self.clock.now() > patience:
+                    raise
+                await self.clock.sleep(0.1)
+
+    async def stop(self) -> None:
+        """Stops the loop; machines and jobs go on without us."""
+        await self._inbox.put(None)
+        for task in self._tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._doer.close()
+        await self.journal.close(self.core, self.book)
+
+    async def _guard(self, work: Any) -> None:
+        """A loop that dies takes the server down: half a controller is worse than none, and a restart loses nothing."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if self.failed is not None and not self.failed.done():
+                self.failed.set_exception(error)
+            raise
+
+    # --- What users ask ---------------------------------------------------------------------------------------------
+
+    async def submit(self, task: Task, *, secrets: Mapping[str, str], actor: Actor, project: str) -> JobId:
+        """Takes a task in; durable when it returns. Raises BadInput."""
+        check_task(task, self.core.selectors)
+        job = JobId("j-" + "".join(chance.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(8)))
+        if secrets:
+            self._vault.put(job, secrets)
+        await self.put(job, JobSubmitted(job, task, actor.user, project))
+        reach("submit.after")
+        return job
+
+    async def ask(self, job: JobId, event: Event) -> JobState:
+        """A user's request; durable when it returns. Raises NotFound, Conflict."""
+        if job not in self.book:
+            raise NotFound(f"there is no job {job}")
+        await self._put(job, event, asked=True)
+        return self.book[job]
+
+    def observed(self, instance: InstanceId) -> Observed | None:
+        """Telemetry of a machine."""
+        return self._telemetry.observed.get(instance)
+
+    async def offers(self) -> Sequence[Offer]:
+        """What can be leased now."""
+        await self.around.look_at_market()
+        return self.core.market.offers
+
+    async def preview(self, task: Task) -> dict[str, Any]:
+        """What would be done with a task now; does nothing. Raises BadInput."""
+        await self.around.look_at_market()
+        return preview(self.core, task, self.clock.now())
+
+    def unknown(self) -> Sequence[ProviderResource]:
+        """What is there under our deployment and in no journal of ours."""
+        return self.around.unknown()
+
+    async def end_unknown(self, ids: Sequence[str]) -> None:
+        """Ends some of it, on an explicit command. Raises NotFound for an id that is not on the list."""
+        await self.around.end_unknown(ids)
+
+    # --- What the other parts need ----------------------------------------------------------------------------------
+
+    def put(self, job: JobId, event: Event) -> asyncio.Future[None]:
+        """Hands an event over; the future is done when it is durable."""
+        return self._put(job, event, asked=False)
+
+    def _put(self, job: JobId, event: Event, *, asked: bool) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inbox.put_nowait(_Item(job, event, done, asked))
+        return done
+
+    def state(self, job: JobId) -> JobState | None:
+        """The job as it is now, ended ones included."""
+        return self.book.get(job)
+
+    def live_states(self) -> Sequence[JobState]:
+        """Jobs that may have machines."""
+        return list(self.core.states.values())
+
+    def find(self, job: JobId, token: LaunchToken) -> tuple[JobState, InstanceState] | None:
+        """The machine of a launch."""
+        state = self.state(job)
+        machine = None if state is None else state.instances.get(token)
+        return None if state is None or machine is None else (state, machine)
+
+    def job_of(self, instance: InstanceId) -> JobId | None:
+        """The job a living machine is for."""
+        return self.book.job_of(instance)
+
+    def user_data(self, job: JobId, token: LaunchToken) -> Mapping[str, str]:
+        """Environment of the agent at boot."""
+        return {
+            h.BOOT_SERVER: self._server_url(),
+            h.BOOT_TOKEN: self.desk.join_token(job, token),
+            h.BOOT_CA_FINGERPRINT: self._ca_sha256,
+        }
+
+    def terminate(self, job: JobId, instance: InstanceId) -> None:
+        """Ends again a machine that should be gone."""
+        self._doer.do(Terminate(job, TerminateIntended(instance, "")))
+
+    def trouble(self, provider: str, text: str) -> None:
+        """Shows that a provider makes trouble; an empty text takes it back."""
+        if text:
+            self.troubles[provider] = text
+        else:
+            self.troubles.pop(provider, None)
+
+    # --- The loop ---------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            items = await self._next_items()
+            now = self.clock.now()
+            refused: list[tuple[_Item, EverstepError]] = []
+            taken: list[_Item] = []
+            stop = False
+            for item in items:
+                if item is None:
+                    stop = True
+                    continue
+                try:
+                    self._take(item, now)
+                    taken.append(item)
+                except (NotFound, Conflict) as error:
+                    refused.append((item, error))
+            if self.around.market_moved:
+                self.around.market_moved = False
+                self.core.market_moved(now)
+            self.core.wake(now)
+            outcome = self.core.take()
+            await self.journal.write(outcome)
+            self._after(outcome)
+            _answer(taken, refused)
+            if stop:
+                return
+
+    async def _next_items(self) -> list[_Item | None]:
+        wake = self.core.next_wake()
+        timeout_s = 1.0 if wake is None else min(max(wake - self.clock.now(), 0.0), 1.0)
+        items: list[_Item | None] = []
+        if timeout_s > 0 or not self._inbox.empty():
+            try:
+                items.append(await asyncio.wait_for(self._inbox.get(), timeout_s))
+            except TimeoutError:
+                return items
+        while len(items) < _BATCH and not self._inbox.empty():
+            items.append(self._inbox.get_nowait())
+        return items
+
+    def _take(self, item: _Item, now: float) -> None:
+        if isinstance(item.event, JobSubmitted):
+            self.core.submit(item.event, now)
+            return
+        if item.job not in self.core.states:
+            if item.job not in self.book:
+                raise NotFound(f"there is no job {item.job}")
+            # Look before unpacking: a request that is refused must not bring an ended job back to life.
+            if item.asked and not accepts(self.book[item.job], item.event):
+                self._refuse(item, self.book[item.job])
+            self.core.adopt(self.book.take_out(item.job))
+        if item.asked:
+            self.core.ask(item.job, item.event, now)
+        else:
+            self.core.handle(item.job, item.event, now)
+
+    @staticmethod
+    def _refuse(item: _Item, state: JobState) -> None:
+        what = type(item.event).__name__.removesuffix("Requested").lower()
+        raise Conflict(f"job {item.job} is {state.phase.value}: {what} is not possible now")
+
+    def _after(self, outcome: Outcome) -> None:
+        """What was decided is in the journal: do it."""
+        for effect in outcome.effects:
+            self._doer.do(effect)
+        if outcome.orders:
+            reach("orders.before")
+        for instance, job in outcome.orders.items():
+            state = self.core.states.get(job)
+            machine = None if state is None else state.by_instance(instance)
+            if state is not None and machine is not None:
+                self._send(state, machine)
+        if outcome.orders:
+            reach("orders.after")
+        for job in outcome.touched:
+            self._settle_down(job)
+        if self.journal.snapshot_due():
+            self.journal.start_snapshot(self.core, self.book)
+
+    def _send(self, state: JobState, machine: InstanceState) -> None:
+        assert machine.instance is not None
+        document = orders(state, machine)
+        secrets = self._vault.get(state.id)
+        if secrets:
+            document[h.ORDERS_SPEC][h.SPEC_ENVS] = {**document[h.ORDERS_SPEC][h.SPEC_ENVS], **secrets}
+        self.desk.send(machine.instance, document)
+
+    def _settle_down(self, job: JobId) -> None:
+        """Indexes a job's machines; packs the job when nothing can happen to it any more by itself."""
+        state = self.core.states.get(job)
+        if state is None:
+            return
+        self.book.index(state)
+        for m in state.instances.values():
+            if m.instance is not None and not m.alive:
+                self.desk.forget(m.instance)
+                self._telemetry.forget(m.instance)
+        quiet = not any(m.alive for m in state.instances.values()) and all(
+            v.deleted_at is not None or not v.deleting for v in state.volumes.values()
+        )
+        settled = all(a.settled_at is not None for a in state.attempts)
+        if state.phase.ended and quiet and settled and job not in self.core.wakes:
+            self.book.put_away(self.core.drop(job))
+
+    # --- By the clock -----------------------------------------------------------------------------------------------
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await self.clock.sleep(LEASE_S / 3)
+            try:
+                await self.journal.lease()
+            except OSError as error:
+                self.journal.trouble = f"the lease cannot be renewed: {error}"
+
+    async def _mind_the_clock(self) -> None:
+        """A step of the system clock moves no deadline of ours; it is journalled, then we follow it forward."""
+        while True:
+            await self.clock.sleep(1.0)
+            stepped_s = self.clock.stepped_s()
+            if abs(stepped_s) > 5.0:
+                self.clock.reanchor()
+                await self.journal.note("ClockStepped", {"seconds": stepped_s})
+
+    def bill_usd(self, job: JobId) -> float:
+        """What a job has cost so far, USD."""
+        return cost_usd(self.book[job], self.clock.now())
+
+
+def _answer(taken: Sequence[_Item], refused: Sequence[tuple[_Item, EverstepError]]) -> None:
+    """Tells those who wait. Facts that concern nobody any more are dropped in silence: only requests have somebody to
+    tell."""
+    for item in taken:
+        if not item.done.done():
+            item.done.set_result(None)
+    for item, error in refused:
+        if item.done.done():
+            continue
+        if item.asked:
+            item.done.set_exception(error)
+        else:
+            item.done.set_result(None)

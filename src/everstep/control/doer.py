@@ -1,0 +1,212 @@
+"""Does what was decided, once it is in the journal: every call idempotent, repeated until its outcome is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Protocol, TypeVar
+
+from everstep.control.faults import reach
+from everstep.model.effects import DeleteVolume, Effect, EnsureVolume, Launch, Terminate
+from everstep.model.errors import ProviderError, Throttled, Unreachable
+from everstep.model.events import (
+    Event,
+    LaunchFailed,
+    LaunchIntended,
+    LaunchSucceeded,
+    VolumeDeleted,
+    VolumeFailed,
+    VolumeReady,
+)
+from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
+from everstep.model.job import InstancePhase, JobState
+from everstep.ports import Clock, Launched, LaunchRequest, Provider, VolumeSpec
+
+T = TypeVar("T")
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 20.0
+
+
+class Doings(Protocol):
+    """What the doer needs of the controller."""
+
+    def put(self, job: JobId, event: Event) -> asyncio.Future[None]:
+        """Hands the outcome over."""
+        ...
+
+    def user_data(self, job: JobId, token: LaunchToken) -> Mapping[str, str]:
+        """Environment of the agent at boot."""
+        ...
+
+    def state(self, job: JobId) -> JobState | None:
+        """The job as it is now."""
+        ...
+
+    def trouble(self, provider: str, text: str) -> None:
+        """Shows that a provider makes trouble; an empty text takes it back."""
+        ...
+
+
+class Doer:
+    """Carries effects out, each in its own task.
+
+    A call that is throttled or gets no answer is repeated with the same token, with growing pauses, until the
+    provider says yes
+    or no; so an effect is done once, however often the process dies in the middle.
+    """
+
+    def __init__(
+        self, *, deployment: DeploymentId, providers: Mapping[str, Provider], clock: Clock, doings: Doings
+    ) -> None:
+        """Args: deployment: goes into tags; providers: by name; doings: the controller."""
+        self._deployment = deployment
+        self._providers = providers
+        self._clock = clock
+        self._doings = doings
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def do(self, effect: Effect) -> None:
+        """Starts an effect; one that is under way already is not started twice."""
+        name, work = self._work(effect)
+        if work is None or (name in self._tasks and not self._tasks[name].done()):
+            return
+        task = asyncio.get_running_loop().create_task(work(), name=name)
+        self._tasks[name] = task
+        task.add_done_callback(lambda _: self._tasks.pop(name, None) if self._tasks.get(name) is task else None)
+
+    def _work(self, effect: Effect) -> tuple[str, Callable[[], Coroutine[None, None, None]] | None]:
+        match effect:
+            case Launch(job=job, event=e):
+                return f"launch/{e.token}", lambda: self._launch(job, e)
+            case Terminate(job=job, event=t):
+                return f"terminate/{t.instance}", lambda: self.terminate(job, t.instance)
+            case EnsureVolume(event=v):
+                return f"volume/{v.name}", lambda: self._ensure_volume(effect)
+            case DeleteVolume(event=d):
+                return f"delete/{d.volume}", lambda: self._delete_volume(effect)
+            case _:
+                return "", None  # facts and orders are not calls
+
+    def resume(self, state: JobState) -> None:
+        """After a restart: everything that was intended and has no outcome is done again."""
+        for m in state.instances.values():
+            if m.phase is InstancePhase.LAUNCHING:
+                intent = LaunchIntended(
+                    m.token, m.launch_no, m.slot, m.offer, m.max_price_usd_per_h, m.shared_folder, m.volume
+                )
+                self.do(Launch(state.id, intent))
+        # Terminations are repeated by the sweep, which sees what is still alive.
+
+    async def close(self) -> None:
+        """Stops waiting for outcomes; what was under way is done again after the next start."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- Effects ----------------------------------------------------------------------------------------------------
+
+    async def _launch(self, job: JobId, e: LaunchIntended) -> None:
+        request = LaunchRequest(
+            token=e.token,
+            deployment=self._deployment,
+            job=job,
+            launch_no=e.launch_no,
+            offer=e.offer,
+            max_price_usd_per_h=e.max_price_usd_per_h,
+            user_data=self._doings.user_data(job, e.token),
+            volume=e.volume,
+        )
+        provider = self._providers[e.offer.provider]
+
+        async def call() -> Launched:
+            answer = (await provider.launch((request,), all_or_nothing=True))[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        reach("launch.before")
+        try:
+            launched = await self._until_known(provider.name, call, lambda: self._still_launching(job, e.token))
+        except ProviderError as error:
+            self._doings.put(job, LaunchFailed(e.token, error.kind, str(error)))
+            return
+        reach("launch.after")
+        if launched is not None:
+            self._doings.put(
+                job, LaunchSucceeded(e.token, launched.instance, launched.started_at, launched.price_usd_per_h)
+            )
+
+    def _still_launching(self, job: JobId, token: LaunchToken) -> bool:
+        state = self._doings.state(job)
+        machine = None if state is None else state.instances.get(token)
+        return machine is not None and machine.phase is InstancePhase.LAUNCHING
+
+    async def terminate(self, job: JobId, instance: InstanceId) -> None:
+        """Ends a machine; that it ended is told by the provider's own list (see ``watch``)."""
+        state = self._doings.state(job)
+        machine = None if state is None else state.by_instance(instance)
+        if machine is None:
+            return
+        provider = self._providers[machine.offer.provider]
+        reach("terminate.before")
+        try:
+            await self._until_known(provider.name, lambda: provider.terminate((instance,)), lambda: True)
+        except ProviderError as error:
+            self._doings.trouble(provider.name, f"cannot end {instance}: {error}")
+            return
+        reach("terminate.after")
+
+    async def _ensure_volume(self, effect: EnsureVolume) -> None:
+        e = effect.event
+        provider = self._providers[e.provider]
+        spec = VolumeSpec(self._deployment, effect.job, e.name, e.zone, e.size_gib)
+        reach("ensure_volume.before")
+        try:
+            volume = await self._until_known(provider.name, lambda: provider.ensure_volume(spec), lambda: True)
+        except ProviderError as error:
+            self._doings.put(effect.job, VolumeFailed(e.slot, error.kind, str(error)))
+            return
+        reach("ensure_volume.after")
+        if volume is None:
+            return
+        truth = [r for r in await provider.resources(self._deployment) if r.id == volume]
+        created_at = truth[0].started_at if truth else self._clock.now()
+        price = truth[0].price_usd_per_h / e.size_gib if truth and e.size_gib else 0.0
+        self._doings.put(effect.job, VolumeReady(e.slot, volume, created_at, price))
+
+    async def _delete_volume(self, effect: DeleteVolume) -> None:
+        volume = effect.event.volume
+        state = self._doings.state(effect.job)
+        known = None if state is None else next((v for v in state.volumes.values() if v.volume == volume), None)
+        if known is None:
+            return
+        provider = self._providers[known.provider]
+        reach("delete_volume.before")
+        try:
+            await self._until_known(provider.name, lambda: provider.delete_volume(volume), lambda: True)
+        except ProviderError as error:
+            self._doings.trouble(provider.name, f"cannot delete disk {volume}: {error}")
+            return
+        reach("delete_volume.after")
+        gone = [r for r in await provider.resources(self._deployment) if r.id == volume and r.ended_at is not None]
+        ended_at = gone[0].ended_at if gone and gone[0].ended_at is not None else self._clock.now()
+        self._doings.put(effect.job, VolumeDeleted(volume, ended_at))
+
+    async def _until_known(
+        self, provider: str, call: Callable[[], Awaitable[T]], wanted: Callable[[], bool]
+    ) -> T | None:
+        """Repeats a call until the provider says yes (its answer) or no (the typed error); None when it is not wanted
+        any more."""
+        pause_s = _FIRST_PAUSE_S
+        while wanted():
+            try:
+                answer = await call()
+            except (Throttled, Unreachable) as error:
+                self._doings.trouble(provider, str(error))
+                await self._clock.sleep(error.retry_after_s if error.retry_after_s is not None else pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+                continue
+            self._doings.trouble(provider, "")
+            return answer
+        return None

@@ -1,0 +1,153 @@
+"""What is around the loop: the market and the providers' lists, looked at again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from everstep.control.core import Core
+from everstep.control.telemetry import Telemetry
+from everstep.control.watch import Known, Watch
+from everstep.model.errors import NotFound, ProviderError
+from everstep.model.events import InstanceHeard
+from everstep.model.ids import DeploymentId, InstanceId, VolumeId
+from everstep.model.offers import Offer
+from everstep.ports import Clock, OfferQuery, Provider, ProviderResource, ResourceKind, SharedFolder
+
+_SUSPICIOUS_S = 2.0
+"""A machine that is silent for so long makes us ask the provider at once."""
+_ASK_FOR_S = 5.0
+"""How long a silence makes us ask: later it is a matter for the limit of silence."""
+
+
+class Pace(Protocol):
+    """How often to look, seconds (see ``controller.Options``)."""
+
+    @property
+    def poll_s(self) -> float:
+        """Between two looks at a provider's list."""
+        ...
+
+    @property
+    def offers_s(self) -> float:
+        """Between two looks at the market."""
+        ...
+
+
+class Surroundings:
+    """Follows every provider and the market; puts what it sees into the controller's inbox.
+
+    Attributes:
+        market_moved: the offers changed since the loop last cleared this.
+    """
+
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        *,
+        deployment: DeploymentId,
+        core: Core,
+        known: Known,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        """Args: providers: by name; core: whose market is kept fresh; known: the controller."""
+        self._providers = providers
+        self._core = core
+        self._known = known
+        self._clock = clock
+        self._telemetry = telemetry
+        self._poll_now = {name: asyncio.Event() for name in providers}
+        self._watches = [
+            Watch(p, deployment=deployment, known=known, clock=clock, telemetry=telemetry) for p in providers.values()
+        ]
+        self.market_moved = False
+
+    def works(self, pace: Pace) -> list[Coroutine[Any, Any, None]]:
+        """What has to run beside the loop."""
+        return [self._follow_market(pace), self._suspect(), *(self._follow(w, pace) for w in self._watches)]
+
+    def poll_soon(self) -> None:
+        """Something is suspicious: look at the providers' lists at once."""
+        for event in self._poll_now.values():
+            event.set()
+
+    async def look(self) -> None:
+        """Looks at everything once."""
+        await self.look_at_market()
+        for watch in self._watches:
+            await watch.poll()
+
+    async def look_at_market(self) -> None:
+        """Refreshes offers and shared folders; trouble with a provider is shown and survived."""
+        found: list[Offer] = []
+        for provider in self._providers.values():
+            try:
+                found.extend(await provider.offers(OfferQuery()))
+            except ProviderError as error:
+                self._known.trouble(provider.name, str(error))
+                # What was offered a moment ago is a better guess than nothing at all.
+                found.extend(o for o in self._core.market.offers if o.provider == provider.name)
+        for offer in found:
+            source = self._providers[offer.provider]
+            folder = source.shared_folder(offer.zone) if isinstance(source, SharedFolder) else None
+            if folder:
+                self._core.market.shared_folders[offer.zone] = folder
+        if self._core.market.set_offers(found):
+            self.market_moved = True
+
+    def unknown(self) -> list[ProviderResource]:
+        """What is there under our deployment and in no journal of ours."""
+        return [r for watch in self._watches for r in watch.unknown]
+
+    async def end_unknown(self, ids: Sequence[str]) -> None:
+        """Ends some of it. Raises NotFound for an id that is not on the list, before anything is ended."""
+        listed = {r.id: (w.provider, r) for w in self._watches for r in w.unknown}
+        for wanted in ids:
+            if wanted not in listed:
+                raise NotFound(f"{wanted} is not among the unknown resources")
+        for wanted in ids:
+            provider, resource = listed[wanted]
+            if resource.kind is ResourceKind.INSTANCE:
+                await provider.terminate((InstanceId(wanted),))
+            elif resource.kind is ResourceKind.VOLUME:
+                await provider.delete_volume(VolumeId(wanted))
+        self.poll_soon()
+
+    # --- By the clock -----------------------------------------------------------------------------------------------
+
+    async def _follow(self, watch: Watch, pace: Pace) -> None:
+        poll_s = float(getattr(watch.provider, "poll_s", pace.poll_s))
+        now = self._poll_now[watch.provider.name]
+        while True:
+            await watch.poll()
+            try:
+                await asyncio.wait_for(now.wait(), poll_s)
+            except TimeoutError:
+                continue
+            await self._clock.sleep(0.05)  # several suspicions at once are one look
+            now.clear()
+
+    async def _follow_market(self, pace: Pace) -> None:
+        while True:
+            await self._clock.sleep(pace.offers_s)
+            await self.look_at_market()
+
+    async def _suspect(self) -> None:
+        while True:
+            await self._clock.sleep(0.5)
+            now = self._clock.now()
+            silences = [now - seen.last_heard for seen in self._telemetry.observed.values()]
+            if any(_SUSPICIOUS_S < s < _SUSPICIOUS_S + _ASK_FOR_S for s in silences):
+                self.poll_soon()
+            self._welcome_back(now)
+
+    def _welcome_back(self, now: float) -> None:
+        for state in self._known.live_states():
+            for m in state.instances.values():
+                if not (m.silent and m.alive) or m.instance is None:
+                    continue
+                seen = self._telemetry.observed.get(m.instance)
+                if seen is not None and not seen.restarted and now - seen.last_heard < _SUSPICIOUS_S:
+                    self._known.put(state.id, InstanceHeard(m.instance))

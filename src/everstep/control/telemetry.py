@@ -1,0 +1,63 @@
+"""What agents tell that is not worth a journal line: last word, progress, metrics. Lossy, in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from everstep.brain.plan import Heard
+from everstep.model.ids import InstanceId
+
+
+@dataclass(slots=True)
+class Observed:
+    """Live view of one machine. Times are UTC seconds of the server's clock."""
+
+    last_heard: float
+    attempt: int | None = None
+    step: int | None = None
+    step_at: float | None = None
+    total: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    ranks_alive: int = 0
+    restarted: bool = False
+    """Not heard since the server started: judged only after a full lease."""
+
+
+class Telemetry:
+    """Observations by machine, and the form of them that decisions look at."""
+
+    def __init__(self, heard: dict[InstanceId, Heard]) -> None:
+        """Args: heard: the mapping that decisions read; kept up to date here."""
+        self.observed: dict[InstanceId, Observed] = {}
+        self._heard = heard
+
+    def word(self, instance: InstanceId, now: float) -> Observed:
+        """The machine gave a sign of life."""
+        seen = self.observed.get(instance)
+        if seen is None:
+            seen = self.observed[instance] = Observed(now)
+        seen.last_heard = now
+        seen.restarted = False
+        self._heard[instance] = Heard(now, seen.step, seen.step_at, seen.total)
+        return seen
+
+    def progress(
+        self, instance: InstanceId, now: float, *, attempt: int, step: int, total: int | None, metrics: dict[str, float]
+    ) -> bool:
+        """Takes in a progress message; returns whether it is the first of its attempt or tells a new total."""
+        seen = self.word(instance, now)
+        news = seen.attempt != attempt or (total is not None and total != seen.total)
+        seen.attempt, seen.step, seen.step_at, seen.metrics = attempt, step, now, metrics
+        seen.total = total if total is not None else seen.total
+        self._heard[instance] = Heard(now, step, now, seen.total)
+        return news
+
+    def grace(self, instance: InstanceId, until: float) -> None:
+        """After a restart of the server: nobody is judged before ``until`` (rule 2)."""
+        self.observed[instance] = Observed(until, restarted=True)
+        self._heard[instance] = Heard(until)
+
+    def forget(self, instance: InstanceId) -> None:
+        """The machine is gone."""
+        self.observed.pop(instance, None)
+        self._heard.pop(instance, None)
