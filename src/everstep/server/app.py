@@ -45,6 +45,7 @@ def user_app(context: Context) -> FastAPI:
         app.include_router(module.router)
     # Starlette looks handlers up by class, the most special one first.
     app.add_exception_handler(EverstepError, _refuse)
+    app.add_exception_handler(Exception, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_parameters)
     app.add_exception_handler(HTTPException, _refuse_path)
     return app

@@ -1,0 +1,127 @@
+"""The server's own files in its folder: the lock, the token, the keys, what it tells clients about itself."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import stat
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from everstep.client.home import Home, ServerInfo, UnsafeFile, read_secret_line
+from everstep.model.codec import to_dict
+from everstep.model.errors import EverstepError
+from everstep.model.ids import DeploymentId
+
+
+class AlreadyRunning(EverstepError):
+    """Another server holds the folder."""
+
+
+def take_lock(home: Home) -> IO[str]:
+    """The lock of the folder; held until the returned file is closed, or the process is gone however it ends.
+
+    Raises:
+        AlreadyRunning: says who holds it.
+    """
+    home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = open(os.open(home.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = file.read().strip()
+        file.close()
+        info = home.server()
+        where = f" at {info.url}" if info is not None and str(info.pid) == holder else ""
+        raise AlreadyRunning(
+            f"another server (pid {holder or 'unknown'}){where} runs for {home.path}; "
+            "stop it with: everstep server stop"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    # Left behind by a server that was killed; clients must not take it for ours.
+    home.server_file.unlink(missing_ok=True)
+    return file
+
+
+def token(home: Home) -> str:
+    """The token of the user API, made on first use. Raises UnsafeFile when others can read the file."""
+    return _kept_secret(home.token_file, lambda: secrets.token_urlsafe(32))
+
+
+def agents_key(home: Home) -> bytes:
+    """The key that agents' tokens and credentials are derived from, made on first use. Raises UnsafeFile."""
+    return bytes.fromhex(_kept_secret(home.path / "agents.key", lambda: secrets.token_hex(32)))
+
+
+def deployment(home: Home) -> DeploymentId:
+    """UUID of the installation, made on first use; it is in the tags of everything we lease.
+
+    Raises:
+        UnsafeFile: the file is not what we wrote; guessing a new UUID would orphan machines.
+    """
+    try:
+        text = home.deployment_file.read_text().strip()
+    except FileNotFoundError:
+        text = str(uuid.uuid4())
+        _write(home.deployment_file, text + "\n")
+    try:
+        return DeploymentId(str(uuid.UUID(text)))
+    except ValueError:
+        raise UnsafeFile(f"{home.deployment_file} does not hold the UUID of an installation; restore it") from None
+
+
+def announce(home: Home, info: ServerInfo) -> None:
+    """Tells clients where the server is."""
+    _write(home.server_file, json.dumps(to_dict(info)) + "\n")
+
+
+def withdraw(home: Home) -> None:
+    """Takes ``announce`` back."""
+    home.server_file.unlink(missing_ok=True)
+
+
+def last_address(home: Home) -> tuple[str, int] | None:
+    """Host and port the server had last."""
+    try:
+        data = json.loads(home.address_file.read_text())
+        return str(data["host"]), int(data["port"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep_address(home: Home, host: str, port: int) -> None:
+    """Remembers host and port for the next start."""
+    _write(home.address_file, json.dumps({"host": host, "port": port}) + "\n")
+
+
+def _kept_secret(path: Path, make: Callable[[], str]) -> str:
+    if not path.exists():
+        _write(path, make() + "\n")
+    info = path.stat()
+    if info.st_uid != os.getuid():
+        raise UnsafeFile(f"{path} belongs to another user (uid {info.st_uid}); it must belong to the one of the server")
+    if stat.S_ISREG(info.st_mode):
+        return read_secret_line(path)
+    raise UnsafeFile(f"{path} is not a plain file")
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all, readable by the owner alone."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
