@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +17,7 @@ from everstep.model.ids import StreamId
 from everstep.ports import Append
 from everstep.store import scan
 from everstep.store.schema import SCHEMA_VERSION
-from everstep.store.sqlite import SqliteStore
+from everstep.store.sqlite import SqliteStore, restore
 from everstep.store.sqlite.transaction import Transaction
 from everstep.testing.store_suite import A, ArchivingStoreSuite, B, SharedStoreSuite, StoreSuite, line, lines, numbers
 
@@ -219,21 +220,54 @@ async def test_an_empty_file_and_a_creation_cut_short_become_a_journal(path: Pat
     await store.check()
 
 
-async def test_an_older_backup_goes_on_where_it_was(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+async def test_an_older_backup_goes_on_where_it_was(store: SqliteStore, tmp_path: Path) -> None:
     await store.append([lines(A, 1, 2)], None)
     fence = await store.lease("control", "one", 0)
     copy = tmp_path / "backup.db"
-    connection, target = sqlite3.connect(path), sqlite3.connect(copy)
-    connection.backup(target)
-    connection.close()
-    target.close()
+    await store.backup(copy)
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     await store.append([lines(A, 3)], None)
+    with pytest.raises(StoreUnusable, match="a backup goes to a new one"):
+        await store.backup(copy)
     restored = SqliteStore(copy)
     try:
         assert await restored.append([lines(A, 4, expected=2), lines(B, 5, expected=0)], fence) == 4
         assert (await restored.lease("control", "two", 60)).number == fence.number + 1
     finally:
         await restored.close()
+
+
+async def test_restoring_does_not_mix_in_the_log_of_a_killed_writer(
+    store: SqliteStore, path: Path, tmp_path: Path
+) -> None:
+    await store.append([lines(A, 1)], None)
+    await store.backup(tmp_path / "backup.db")
+    await store.append([lines(A, *range(2, 300))], None)
+    # As after kill -9: the newest lines are in the log alone.
+    killed = tmp_path / "killed.db"
+    for end in ("", "-wal"):
+        shutil.copyfile(f"{path}{end}", f"{killed}{end}")
+    restore(tmp_path / "backup.db", killed)
+    again = SqliteStore(killed)
+    try:
+        assert numbers(await again.read()) == [1]
+        assert await again.append([lines(A, 2, expected=1)], None) == 2
+        await again.check()
+    finally:
+        await again.close()
+    assert sorted(p.name for p in tmp_path.glob("killed*")) == ["killed.db"]
+
+
+async def test_what_is_no_backup_is_not_restored(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+    await store.append([lines(A, 1)], None)
+    await store.close()
+    before = path.read_bytes()
+    (tmp_path / "letter").write_text("dear diary")
+    for name, complaint in (("letter", "not an everstep journal"), ("missing", "there is no such backup")):
+        with pytest.raises(StoreUnusable, match=complaint):
+            restore(tmp_path / name, path)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["journal.db", "letter"]
 
 
 # --- when the disk or another process is in the way ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -42,6 +42,80 @@ _APPENDS = st.builds(
 )
 
 
+class StoreMachine(RuleBasedStateMachine):
+    """The walk; ``store_machine`` tells it over which store."""
+
+    open_store: ClassVar[Callable[[Wall], JournalStore]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.runner = asyncio.Runner()
+        self.reference = MemoryStore(wall=lambda: self.now)
+        self.store = type(self).open_store(lambda: self.now)
+        self.fences: list[Fence] = []
+
+    def alike(self, call: Callable[[JournalStore], Awaitable[Any]]) -> Any:
+        """Makes one call to both and compares the answers, refusals with their text included."""
+        expected, found = (self.runner.run(_outcome(call, store)) for store in (self.reference, self.store))
+        assert found == expected
+        return found
+
+    @rule(batch=st.lists(_APPENDS, max_size=3), data=st.data())
+    def append(self, batch: list[Append], data: st.DataObject) -> None:
+        """One batch, perhaps under a fence that is stale by now."""
+        fence = data.draw(st.none() | st.sampled_from(self.fences)) if self.fences else None
+        self.alike(lambda store: store.append(batch, fence))
+
+    @rule(batches=st.lists(st.lists(_APPENDS, min_size=1, max_size=2), min_size=2, max_size=4))
+    def append_at_once(self, batches: list[list[Append]]) -> None:
+        """Several batches in one group; they take effect in the order they were given."""
+
+        async def together(store: JournalStore) -> list[Any]:
+            return await asyncio.gather(*(_outcome(_append(batch), store) for batch in batches))
+
+        self.alike(together)
+
+    @rule(holder=st.sampled_from(["one", "two"]), ttl_s=st.sampled_from([0.0, 10.0]))
+    def lease(self, holder: str, ttl_s: float) -> None:
+        """Takes, renews or gives back a lease."""
+        granted = self.alike(lambda store: store.lease("control", holder, ttl_s))
+        if isinstance(granted, Fence):
+            self.fences.append(granted)
+
+    @rule(seconds=st.sampled_from([5.0, 10.0]))
+    def pass_time(self, seconds: float) -> None:
+        """Moves the clock by which leases run out."""
+        self.now += seconds
+
+    @rule(stream=_STREAMS)
+    def archive(self, stream: StreamId) -> None:
+        """Puts a stream aside, there or not."""
+        self.alike(lambda store: store.archive(stream))
+
+    @rule(stream=st.none() | _STREAMS, after=st.integers(0, 5), limit=st.integers(0, 5))
+    def read(self, stream: StreamId | None, after: int, limit: int) -> None:
+        """Reads a page."""
+        self.alike(lambda store: store.read(stream=stream, after=after, limit=limit))
+
+    @rule(seq=st.integers(0, 9), body=st.binary(max_size=9))
+    def snapshot(self, seq: int, body: bytes) -> None:
+        """Saves and loads."""
+        self.alike(lambda store: store.save_snapshot("jobs", seq=seq, body=body))
+        self.alike(lambda store: store.load_snapshot("jobs"))
+
+    @invariant()
+    def same_journal(self) -> None:
+        """After every step all of the journal is alike."""
+        self.alike(lambda store: store.read())
+        self.alike(lambda store: store.live_streams())
+
+    def teardown(self) -> None:
+        """Closes the store."""
+        self.runner.run(self.store.close())
+        self.runner.close()
+
+
 def store_machine(open_store: Callable[[Wall], JournalStore]) -> type[RuleBasedStateMachine]:
     """A hypothesis state machine for a store.
 
@@ -49,67 +123,7 @@ def store_machine(open_store: Callable[[Wall], JournalStore]) -> type[RuleBasedS
         open_store: opens a new, empty store whose leases run out by the clock it is given. What it leaves behind is its
             own to remove.
     """
-
-    class StoreMachine(RuleBasedStateMachine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.now = 1000.0
-            self.runner = asyncio.Runner()
-            self.reference = MemoryStore(wall=lambda: self.now)
-            self.store = open_store(lambda: self.now)
-            self.fences: list[Fence] = []
-
-        def alike(self, call: Callable[[JournalStore], Awaitable[Any]]) -> Any:
-            """Makes one call to both and compares the answers, refusals with their text included."""
-            expected, found = (self.runner.run(_outcome(call, store)) for store in (self.reference, self.store))
-            assert found == expected
-            return found
-
-        @rule(batch=st.lists(_APPENDS, max_size=3), data=st.data())
-        def append(self, batch: list[Append], data: st.DataObject) -> None:
-            fence = data.draw(st.none() | st.sampled_from(self.fences)) if self.fences else None
-            self.alike(lambda store: store.append(batch, fence))
-
-        @rule(batches=st.lists(st.lists(_APPENDS, min_size=1, max_size=2), min_size=2, max_size=4))
-        def append_at_once(self, batches: list[list[Append]]) -> None:
-            async def together(store: JournalStore) -> list[Any]:
-                return await asyncio.gather(*(_outcome(_append(batch), store) for batch in batches))
-
-            self.alike(together)
-
-        @rule(holder=st.sampled_from(["one", "two"]), ttl_s=st.sampled_from([0.0, 10.0]))
-        def lease(self, holder: str, ttl_s: float) -> None:
-            granted = self.alike(lambda store: store.lease("control", holder, ttl_s))
-            if isinstance(granted, Fence):
-                self.fences.append(granted)
-
-        @rule(seconds=st.sampled_from([5.0, 10.0]))
-        def pass_time(self, seconds: float) -> None:
-            self.now += seconds
-
-        @rule(stream=_STREAMS)
-        def archive(self, stream: StreamId) -> None:
-            self.alike(lambda store: store.archive(stream))
-
-        @rule(stream=st.none() | _STREAMS, after=st.integers(0, 5), limit=st.integers(0, 5))
-        def read(self, stream: StreamId | None, after: int, limit: int) -> None:
-            self.alike(lambda store: store.read(stream=stream, after=after, limit=limit))
-
-        @rule(seq=st.integers(0, 9), body=st.binary(max_size=9))
-        def snapshot(self, seq: int, body: bytes) -> None:
-            self.alike(lambda store: store.save_snapshot("jobs", seq=seq, body=body))
-            self.alike(lambda store: store.load_snapshot("jobs"))
-
-        @invariant()
-        def same_journal(self) -> None:
-            self.alike(lambda store: store.read())
-            self.alike(lambda store: store.live_streams())
-
-        def teardown(self) -> None:
-            self.runner.run(self.store.close())
-            self.runner.close()
-
-    return StoreMachine
+    return type("StoreMachine", (StoreMachine,), {"open_store": staticmethod(open_store)})
 
 
 def _append(batch: list[Append]) -> Callable[[JournalStore], Awaitable[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from everstep.store.sqlite.file import restore
 from everstep.store.sqlite.store import SqliteStore, open_url
 
-__all__ = ["SqliteStore", "open_url"]
+__all__ = ["SqliteStore", "open_url", "restore"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import stat
 
@@ -70,6 +71,49 @@ def connect(path: str, *, read_only: bool = False, busy_timeout_s: float = 5.0) 
     return connection
 
 
+def back_up(connection: sqlite3.Connection, path: str, target: str) -> None:
+    """Copies the journal as of now to a new file, while others write on. Raises StoreUnusable if there is one."""
+    if not _create_private(target):
+        raise StoreUnusable(f"{target}: there is a file already; a backup goes to a new one")
+    with in_our_words(path):
+        copy = sqlite3.connect(target)
+        try:
+            connection.backup(copy)
+        finally:
+            copy.close()
+    _sync_folder(os.path.dirname(target))
+
+
+def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Puts a backup in the place of a journal that no process has open.
+
+    A plain copy over the file is not enough: the write-ahead log of the journal that was there would be replayed into
+    the older one, and ruin it.
+
+    Raises:
+        StoreUnusable: the backup is not a sound journal. Nothing was changed.
+    """
+    source, target = os.path.abspath(backup), os.path.abspath(path)
+    if not os.path.isfile(source):
+        raise StoreUnusable(f"{source}: there is no such backup")
+    staged = f"{target}-restoring"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(staged)
+    try:
+        _create_private(staged)
+        shutil.copyfile(source, staged)
+        prepare(staged)
+        for name in (f"{target}-wal", f"{target}-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+        os.replace(staged, target)
+        _sync_folder(os.path.dirname(target))
+    finally:
+        for name in (staged, f"{staged}-wal", f"{staged}-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+
+
 def check_pages(connection: sqlite3.Connection, path: str) -> None:
     """Looks at every page of the file. Raises StoreUnusable with SQLite's first complaint."""
     with in_our_words(path):
@@ -80,13 +124,7 @@ def check_pages(connection: sqlite3.Connection, path: str) -> None:
 
 def _make_private(path: str) -> bool:
     """Whether the file was made by this call; its mode is 0600 from its first instant, and mended if it was wider."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _PRIVATE))
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise StoreUnusable(f"{path}: the journal cannot be made ({error.strerror})") from error
-    else:
+    if _create_private(path):
         return True
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise StoreUnusable(f"{path}: not a file")
@@ -95,6 +133,16 @@ def _make_private(path: str) -> bool:
             if stat.S_IMODE(os.stat(name).st_mode) & ~_PRIVATE:
                 _narrow(name)
     return False
+
+
+def _create_private(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _PRIVATE))
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise StoreUnusable(f"{path}: the journal cannot be made ({error.strerror})") from error
+    return True
 
 
 def _narrow(name: str) -> None:

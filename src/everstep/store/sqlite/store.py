@@ -20,7 +20,7 @@ from everstep.store.leases import check_lease
 from everstep.store.lines import decode_body, encode
 from everstep.store.schema import Statement
 from everstep.store.sqlite.faults import in_our_words
-from everstep.store.sqlite.file import STATEMENTS, check_pages, connect, prepare
+from everstep.store.sqlite.file import STATEMENTS, back_up, check_pages, connect, prepare
 from everstep.store.sqlite.transaction import snapshot_digest
 from everstep.store.sqlite.writer import GroupWriter
 
@@ -138,6 +138,10 @@ class SqliteStore:
     async def check(self) -> None:
         """Looks at every page of the file (about a second per gigabyte). Raises StoreUnusable if one is damaged."""
         await self._reading(lambda c: check_pages(c, self.path))
+
+    async def backup(self, target: str | os.PathLike[str]) -> None:
+        """Copies the journal as of now to a new file, mode 0600; ``restore`` puts it back. Raises StoreUnusable."""
+        await self._reading(lambda c: back_up(c, self.path, os.path.abspath(target)))
 
     async def close(self) -> None:
         """See ``Store.close``; what was handed in before is written first."""
