@@ -202,6 +202,8 @@ class _IndexedLoader:
         self._loader.__dict__["worker_init_fn"] = self._init
         # Workers have drawn ahead by now; without workers the skip is made here, before anything else draws.
         self._check = self._tap.skip_now()
+        # Not reset by the tap: a loader with workers asks its sampler for an iterator twice, and uses the second.
+        self._tap.skip = 0
         return batches
 
     def unwrap(self, batch: Any) -> Any:
@@ -253,7 +255,6 @@ class _Tap:
     def __iter__(self) -> Iterator[Any]:
         self.checks.clear()
         self._draw = _Draw(iter(self._inner), self.skip, self.checks)
-        self.skip = 0
         return self._draw
 
     def __len__(self) -> int:
