@@ -17,6 +17,7 @@ from everstep.brain.economics import ledger
 from everstep.control.clock import SystemClock
 from everstep.model import events as ev
 from everstep.model.access import Actor
+from everstep.model.codec import to_dict
 from everstep.model.errors import Conflict, HandshakeMismatch, NotAuthorized, NotFound
 from everstep.model.gang import Slot
 from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken, job_stream
@@ -48,11 +49,26 @@ class Telemetry:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def offer(zone: str = "east-a", *, market: Market = Market.SPOT, price: float = 1.0, available: int | None = 3) -> Offer:
-    return Offer("local", "east", zone, MachineType("m1", "V100", 1, 8, 32), market, price, 3.0, 100.0, "test", available=available)
+def offer(
+    zone: str = "east-a", *, market: Market = Market.SPOT, price: float = 1.0, available: int | None = 3
+) -> Offer:
+    return Offer(
+        "local",
+        "east",
+        zone,
+        MachineType("m1", "V100", 1, 8, 32),
+        market,
+        price,
+        3.0,
+        100.0,
+        "test",
+        available=available,
+    )
 
 
-def machine(name: str = "i-1", slot: int = 0, *, phase: InstancePhase = InstancePhase.READY, **more: Any) -> InstanceState:
+def machine(
+    name: str = "i-1", slot: int = 0, *, phase: InstancePhase = InstancePhase.READY, **more: Any
+) -> InstanceState:
     values = {"instance": InstanceId(name), "started_at": 1000.0, "price_usd_per_h": 1.0, **more}
     return InstanceState(LaunchToken(f"t-{name}"), slot + 1, Slot(0, slot), offer(), 990.0, phase=phase, **values)
 
@@ -91,6 +107,12 @@ class FakeController:
         self.failure: Exception | None = None
         self._store = store
 
+    def live_states(self) -> Sequence[JobState]:
+        return [state for state in self.states.values() if not state.phase.ended]
+
+    def job_of(self, instance: InstanceId) -> JobId | None:
+        return next((s.id for s in self.states.values() if s.by_instance(instance) is not None), None)
+
     async def submit(self, task: Task, *, secrets: Mapping[str, str], actor: Actor, project: str) -> JobId:
         if self.failure is not None:
             raise self.failure
@@ -124,7 +146,14 @@ class FakeController:
         return self.market
 
     async def preview(self, task: Task) -> Mapping[str, Any]:
-        return {"offers": (), "choice": {"zone": "east-a"}, "hourly_usd": 1.0, "wait": "", "reasons": ("cheapest",), "warnings": ()}
+        return {
+            "offers": (),
+            "choice": {"zone": "east-a"},
+            "hourly_usd": 1.0,
+            "wait": "",
+            "reasons": ("cheapest",),
+            "warnings": (),
+        }
 
     def unknown(self) -> Sequence[ProviderResource]:
         return self.strangers

@@ -85,7 +85,7 @@ async def test_health_counts_jobs_by_phase(rig: Rig) -> None:
     rig.add(fakes.job("j-2", phase=JobPhase.FAILED))
     async with rig.client() as client:
         answer = (await client.get("/api/v1/health")).json()
-    assert answer["jobs"] == {"running": 1, "failed": 1}
+    assert answer["jobs"] == {"running": 1, "ended": 1}
     assert (answer["pid"], answer["version"], answer["handshake"]) == (4242, "0.0-test", [1, 1])
 
 
@@ -154,7 +154,8 @@ async def test_a_secret_in_the_wrong_place_is_not_echoed(rig: Rig) -> None:
 async def test_plan_does_nothing(rig: Rig) -> None:
     async with rig.client() as client:
         answer = await client.post("/api/v1/plan", json={"task": TASK})
-    assert answer.json()["choice"] == {"zone": "east-a"}
+    assert answer.json()["choice"]["zone"] == "east-a"
+    assert answer.json()["offers"] == [answer.json()["choice"]]
     assert not rig.controller.states
 
 
@@ -213,7 +214,9 @@ async def test_the_detail_shows_attempts_machines_and_live_progress(rig: Rig) ->
 
 
 async def test_telemetry_of_an_older_attempt_is_not_shown_as_progress(rig: Rig) -> None:
-    rig.add(fakes.job("j-1", fakes.machine("i-1"), attempts=(fakes.attempt(1, "i-1", step=30), fakes.attempt(2, "i-1"))))
+    rig.add(
+        fakes.job("j-1", fakes.machine("i-1"), attempts=(fakes.attempt(1, "i-1", step=30), fakes.attempt(2, "i-1")))
+    )
     rig.controller.telemetry["i-1"] = fakes.Telemetry(1.0, attempt=1, step=99)  # type: ignore[index]
     async with rig.client() as client:
         assert (await client.get("/api/v1/jobs/j-1")).json()["step"] == 30
@@ -275,7 +278,9 @@ async def test_trouble_of_a_provider_is_unavailable_and_a_surprise_internal_with
 async def test_steering_asks_the_controller(rig: Rig, verb: str, event: ev.Event) -> None:
     rig.add(fakes.job("j-1"))
     async with rig.client() as client:
-        answer = await client.post(f"/api/v1/jobs/j-1/{verb}", json={"reason": "enough"} if "reason" in to_dict(event) else {})
+        answer = await client.post(
+            f"/api/v1/jobs/j-1/{verb}", json={"reason": "enough"} if "reason" in to_dict(event) else {}
+        )
         missing = await client.post(f"/api/v1/jobs/nobody/{verb}")
     assert answer.json() == {"job": "j-1", "phase": str(rig.controller.states[JobId("j-1")].phase)}
     assert rig.controller.asked == [("j-1", event)]
@@ -347,12 +352,18 @@ async def test_a_job_that_may_not_be_read_does_not_exist(rig: Rig) -> None:
 
 
 async def test_exec_gathers_what_each_machine_says(rig: Rig) -> None:
-    rig.add(fakes.job("j-1", fakes.machine("i-1"), fakes.machine("i-2", 1), fakes.machine("i-3", 2, phase=InstancePhase.BOOTING)))
+    rig.add(
+        fakes.job(
+            "j-1", fakes.machine("i-1"), fakes.machine("i-2", 1), fakes.machine("i-3", 2, phase=InstancePhase.BOOTING)
+        )
+    )
     async with rig.client() as client:
         exec_id = (await client.post("/api/v1/jobs/j-1/exec", json={"command": "ls"})).json()["exec_id"]
         assert rig.controller.asked == [("j-1", ev.ExecRequested("default", exec_id, "ls"))]
         headers = {"Authorization": f"Bearer {fakes.CREDENTIAL}"}
-        await client.post(f"/agent/v1/logs?attempt=1&rank=exec-{exec_id}&offset=0", content=b"a file\n", headers=headers)
+        await client.post(
+            f"/agent/v1/logs?attempt=1&rank=exec-{exec_id}&offset=0", content=b"a file\n", headers=headers
+        )
         ended = {"messages": [{"seq": 1, "kind": "exec_ended", "id": exec_id, "rc": 3}]}
         await client.post("/agent/v1/reports", json=ended, headers=headers)
         path = f"/api/v1/jobs/j-1/exec/{exec_id}"
@@ -383,12 +394,24 @@ async def test_exec_needs_a_machine_a_command_and_an_id_that_exists(rig: Rig) ->
 
 async def test_unknown_resources_are_listed_and_ended_by_name_only(rig: Rig) -> None:
     stray = ProviderResource(
-        ResourceKind.INSTANCE, "i-9", rig.controller.deployment, None, None, None, "east-a", "m1", Market.SPOT, True, 5.0
+        ResourceKind.INSTANCE,
+        "i-9",
+        rig.controller.deployment,
+        None,
+        None,
+        None,
+        "east-a",
+        "m1",
+        Market.SPOT,
+        True,
+        5.0,
     )
     rig.controller.strangers = [stray]
     async with rig.client() as client:
         listed = (await client.get("/api/v1/unknown")).json()["resources"]
-        wrong = [await client.post("/api/v1/unknown/end", json=v) for v in ({}, {"ids": "i-9"}, {"ids": ["i-9", "i-1"]})]
+        wrong = [
+            await client.post("/api/v1/unknown/end", json=v) for v in ({}, {"ids": "i-9"}, {"ids": ["i-9", "i-1"]})
+        ]
         assert not rig.controller.ended
         await client.post("/api/v1/unknown/end", json={"ids": ["i-9"]})
     assert [(r["id"], r["kind"], r["zone"]) for r in listed] == [("i-9", "instance", "east-a")]

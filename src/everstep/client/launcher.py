@@ -132,12 +132,16 @@ def stop(home: Home, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
 
 
 def _spawn(home: Home, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "everstep.server", "--home", str(home.path), *arguments]
+    command = [sys.executable, "-m", "everstep.server", "--home", str(home.path), "--log-file", str(home.log_file)]
     descriptor = os.open(home.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         # A session of its own: neither Ctrl-C nor the end of the terminal reaches it.
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
         )
     finally:
         os.close(descriptor)

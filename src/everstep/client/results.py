@@ -21,7 +21,10 @@ class ProviderHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The server about itself. ``jobs`` counts jobs by phase, ``handshake`` is ``[oldest, newest]`` it speaks."""
+    """The server about itself.
+
+    ``jobs`` counts live jobs by phase, and those ``ended``; ``handshake`` is ``[oldest, newest]`` it speaks.
+    """
 
     version: str
     deployment: str
@@ -321,7 +324,14 @@ class OfferView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanView:
-    """What would be done if the task were submitted now; nothing was."""
+    """What would be done if the task were submitted now; nothing was.
+
+    Attributes:
+        offers: one per machine that would be leased now. choice: the first of them.
+        hourly_usd: what they cost together.
+        wait: what would be waited for when there are none.
+        candidates: what was weighed.
+    """
 
     offers: tuple[OfferView, ...] = ()
     choice: dict[str, Any] = field(default_factory=dict)
@@ -329,6 +339,9 @@ class PlanView:
     wait: str = ""
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    candidates: tuple[CandidateView, ...] = ()
+    policy: str = ""
+    spot: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

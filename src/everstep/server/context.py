@@ -91,40 +91,34 @@ class Context:
         """Whether ``actor`` may do ``verb`` to the job."""
         return self.authorize(actor, verb, Resource(state.project, state.user, state.id))
 
-    def find(self, actor: Actor, verb: Verb, name: str) -> JobState:
+    async def find(self, actor: Actor, verb: Verb, name: str) -> JobState:
         """The job called so: by id, by a beginning of an id that only one has, or by a task name that only one has.
 
         Raises:
             NotFound: there is none that the actor may read. Conflict: several. NotAuthorized: not allowed to ``verb``.
         """
         states = self.controller.states
-        exact = states.get(JobId(name))
-        found = (
-            [exact] if exact is not None else [s for s in states.values() if s.id.startswith(name) and len(name) > 2]
-        )
-        found = found or [s for s in states.values() if s.task.name == name]
-        found = [s for s in found if self.may(actor, Verb.READ, s)]
+        ids = [JobId(name)] if name in states else [j for j in states if len(name) > 2 and j.startswith(name)]
+        if not ids:
+            ids = [JobId(view.job) async for view in self.views.all(self.clock.now()) if view.name == name]
+        found = [s for s in map(states.__getitem__, ids) if self.may(actor, Verb.READ, s)]
         if not found:
             raise NotFound(f"there is no job '{name}'")
         if len(found) > 1:
-            newest = sorted(found, key=lambda s: s.submitted_at, reverse=True)[:5]
-            raise Conflict(
-                f"{len(found)} jobs are called '{name}': say which by its id ({', '.join(s.id for s in newest)})"
-            )
+            newest = [s.id for s in sorted(found, key=lambda s: s.submitted_at, reverse=True)[:5]]
+            raise Conflict(f"{len(found)} jobs are called '{name}': say which by its id ({', '.join(newest)})")
         self.allow(actor, verb, found[0])
         return found[0]
 
     def whose(self, instance: InstanceId) -> tuple[JobState, InstanceState]:
-        """The job of a machine. Raises NotFound."""
-        states = self.controller.states
-        job = self._jobs_of.get(instance)
-        known = states.get(job) if job is not None else None
-        for state in states.values() if known is None else (known,):
-            machine = state.by_instance(instance)
-            if machine is not None:
-                self._jobs_of[instance] = state.id
-                return state, machine
-        raise NotFound(f"no job has the machine {instance}")
+        """The job of a machine that lives, or did since the server started. Raises NotFound."""
+        job = self.controller.job_of(instance) or self._jobs_of.get(instance)
+        state = self.controller.states.get(job) if job is not None else None
+        machine = state.by_instance(instance) if state is not None else None
+        if state is None or machine is None:
+            raise NotFound(f"no job has the machine {instance}")
+        self._jobs_of[instance] = state.id
+        return state, machine
 
 
 def context_of(request: Request) -> Context:

@@ -1,4 +1,6 @@
-"""Where the server listens: loopback unless told otherwise, and the same port as last time, since machines call home there."""
+"""Where the server listens: loopback unless told otherwise, and the same port as last time, since machines call home
+there.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +91,9 @@ def bind(host: str, port: int) -> socket.socket:
 def bind_anywhere(host: str) -> socket.socket:
     """A socket on a free port that will still be free after a restart.
 
-    The kernel's own choice would come from the range of outgoing connections. While a server of ours is down its agents keep
-    calling, and a caller on the same machine may be given the very port it calls: TCP then connects it to itself, and the
-    server can never have it back. So the port comes from below that range.
+    The kernel's own choice would come from the range of outgoing connections. While a server of ours is down its
+    agents keep calling, and a caller on the same machine may be given the very port it calls: TCP then connects it to
+    itself, and the server can never have it back. So the port comes from below that range.
     """
     lowest = min(_lowest_ephemeral(), 32_768)
     chance = random.SystemRandom()

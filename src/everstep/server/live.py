@@ -59,6 +59,14 @@ class LiveController(Protocol):
         """The installation."""
         ...
 
+    def live_states(self) -> Sequence[JobState]:
+        """Jobs that are not over, cheap to ask; ``states`` may have to unpack those that are."""
+        ...
+
+    def job_of(self, instance: InstanceId) -> JobId | None:
+        """The job a living machine is for."""
+        ...
+
     async def submit(self, task: Task, *, secrets: Mapping[str, str], actor: Actor, project: str) -> JobId:
         """Takes a task in."""
         ...

@@ -113,12 +113,14 @@ def _fault(path: Path, key: str, value: Any) -> Problem | None:
         import difflib
 
         near = difflib.get_close_matches(key, _ALL_KEYS, 1)
-        return Problem(str(path), key, "unknown key", f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_ALL_KEYS)}")
+        return Problem(
+            str(path), key, "unknown key", f"did you mean '{near[0]}'?" if near else f"known: {', '.join(_ALL_KEYS)}"
+        )
     wanted = _KEYS[key]
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         words = {str: "a text", int: "a whole number", bool: "true or false"}
         return Problem(str(path), key, f"expected {words[wanted]}")
-    if key == "port" and not 0 < value < 65_536:
+    if key == "port" and isinstance(value, int) and not 0 < value < 65_536:
         return Problem(str(path), key, "expected a port from 1 to 65535")
     return None
 

@@ -25,7 +25,9 @@ class QuietServer(uvicorn.Server):
 
 
 def serve(app: ASGIApp, tls: Tls | None = None) -> uvicorn.Server:
-    """A server for ``app``: run it with ``await server.serve(sockets=[...])``, end it by ``server.should_exit = True``."""
+    """A server for ``app``: run it with ``await server.serve(sockets=[...])``, end it by ``server.should_exit =
+    True``.
+    """
     config = uvicorn.Config(
         app,
         http="httptools",

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from everstep.client import results as r
@@ -16,34 +17,75 @@ from everstep.model.job import AttemptState, InstancePhase, InstanceState, JobSt
 from everstep.model.ledger import LedgerLine
 from everstep.model.offers import Offer
 from everstep.ports import ProviderResource, Record
-from everstep.server.live import Bill, LiveController, Seen
+from everstep.server.live import Bill, BillAccount, LiveController, Seen
 from everstep.server.texts import text_of
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    view: r.JobView
+    cost: r.JobCost
+
+
 class Views:
-    """Makes views. Those of ended jobs are kept, since nothing about them changes until somebody asks."""
+    """Makes views.
+
+    Those of ended jobs are kept: getting their state may mean unpacking it, and they change only on request.
+    """
 
     def __init__(self, controller: LiveController, bill: Bill) -> None:
         self._controller = controller
         self._bill = bill
-        self._ended: dict[JobId, tuple[JobState, r.JobView]] = {}
+        self._ended: dict[JobId, _Kept] = {}
 
     def job(self, state: JobState, now: float) -> r.JobView:
         """The line of a job."""
-        kept = self._ended.get(state.id)
-        if kept is not None and kept[0] is state:
-            return kept[1]
-        view = r.JobView(**self._line(state, now))
-        # A disk may go on billing after the end of its job: only a bill that stands still is kept.
-        if state.phase.ended and not _still_billing(state):
-            self._ended[state.id] = (state, view)
-        return view
+        return self._both(state, now).view
+
+    def forget(self, job: JobId) -> None:
+        """Somebody asks something of the job: what was kept of it may be out of date."""
+        self._ended.pop(job, None)
+
+    async def all(self, now: float, *, limit: int | None = None) -> AsyncIterator[r.JobView]:
+        """Lines of live jobs and of the ``limit`` that ended last, in no order."""
+        async for kept in self._all(now, limit):
+            yield kept.view
+
+    async def costs(self, now: float, shown: Callable[[r.JobView], bool]) -> r.Costs:
+        """The bills of all jobs that may be ``shown``, oldest first."""
+        kept = [k async for k in self._all(now, None) if shown(k.view)]
+        kept.sort(key=lambda k: (k.view.submitted_at, k.view.job))
+        return r.Costs(tuple(k.cost for k in kept), sum(k.cost.cost_usd for k in kept))
+
+    async def _all(self, now: float, limit: int | None) -> AsyncIterator[_Kept]:
+        live = {state.id: state for state in self._controller.live_states()}
+        ended = [job for job in self._controller.states if job not in live]
+        for state in live.values():
+            yield self._both(state, now)
+        for job in ended[-limit:] if limit is not None else ended:
+            kept = self._ended.get(job)
+            if kept is None:
+                kept = self._both(self._controller.states[job], now)
+                # Thousands of jobs may have to be unpacked; the loop that looks after machines goes first.
+                await asyncio.sleep(0)
+            yield kept
+
+    def _both(self, state: JobState, now: float) -> _Kept:
+        kept = self._ended.get(state.id) if state.phase.ended else None
+        if kept is None:
+            sums = self._bill.account(state, now)
+            cost = r.JobCost(state.id, state.task.name, sums.cost_usd, sums.on_demand_cost_usd, sums.saved_fraction)
+            kept = _Kept(r.JobView(**self._line(state, sums)), cost)
+            # A disk may go on billing after the end of its job: only a bill that stands still is kept.
+            if state.phase.ended and not _still_billing(state):
+                self._ended[state.id] = kept
+        return kept
 
     def detail(self, state: JobState, now: float) -> r.JobDetail:
         """All about a job."""
         newest = self._newest(state)
         return r.JobDetail(
-            **self._line(state, now),
+            **self._line(state, self._bill.account(state, now)),
             attempts=tuple(_attempt(state, a) for a in state.attempts),
             machines=tuple(self._machine(i) for i in state.instances.values()),
             volumes=tuple(
@@ -81,21 +123,10 @@ class Views:
             overhead={str(k): v for k, v in sums.overhead.items()},
         )
 
-    def costs(self, states: Iterable[JobState], now: float) -> r.Costs:
-        """The bills of all jobs."""
-        lines = []
-        for state in states:
-            sums = self._bill.account(state, now)
-            lines.append(
-                r.JobCost(state.id, state.task.name, sums.cost_usd, sums.on_demand_cost_usd, sums.saved_fraction)
-            )
-        return r.Costs(tuple(lines), sum(line.cost_usd for line in lines))
-
-    def _line(self, state: JobState, now: float) -> dict[str, Any]:
+    def _line(self, state: JobState, sums: BillAccount) -> dict[str, Any]:
         alive = [i for i in state.instances.values() if i.alive]
         running = [i for i in alive if i.phase is not InstancePhase.LAUNCHING]
         step, total = self._progress(state)
-        sums = self._bill.account(state, now)
         return {
             "job": state.id,
             "name": state.task.name,

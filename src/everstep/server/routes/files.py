@@ -45,7 +45,7 @@ async def has_upload(request: Request, digest: str) -> Response:
 async def outputs(request: Request, job: str) -> Any:
     """Files of a job that came home."""
     context = context_of(request)
-    state = context.find(actor_of(request), Verb.READ, job)
+    state = await context.find(actor_of(request), Verb.READ, job)
     found = context.files.outputs(state.id)
     return {
         "folder": str(context.files.folder_of(state.id)),
@@ -57,5 +57,5 @@ async def outputs(request: Request, job: str) -> Any:
 async def output(request: Request, job: str, path: str) -> Response:
     """One of them."""
     context = context_of(request)
-    state = context.find(actor_of(request), Verb.READ, job)
+    state = await context.find(actor_of(request), Verb.READ, job)
     return FileResponse(context.files.output(state.id, path), media_type="application/octet-stream")

@@ -10,14 +10,15 @@ from starlette.requests import Request
 
 from everstep.client import results as r
 from everstep.model import events as ev
-from everstep.model.access import DEFAULT_PROJECT, Verb
+from everstep.model.access import DEFAULT_PROJECT, Actor, Resource, Verb
 from everstep.model.codec import from_dict, to_dict
 from everstep.model.errors import BadInput, Conflict, NotFound, Problem
 from everstep.model.job import InstancePhase, JobPhase, JobState
+from everstep.model.offers import Offer
 from everstep.model.task import Task
 from everstep.server.context import Context, actor_of, context_of, json_object, text_field, text_map
 from everstep.server.logs import LogKey
-from everstep.server.views import checkpoints
+from everstep.server.views import checkpoints, offer_view
 
 router = APIRouter()
 _EXEC_BYTES = 1 << 20
@@ -42,7 +43,9 @@ async def plan(request: Request) -> Any:
     """What would be done with a task; does nothing."""
     context = context_of(request)
     context.allow(actor_of(request), Verb.READ)
-    return to_dict(dict(await context.controller.preview(_task(await json_object(request)))))
+    found = dict(await context.controller.preview(_task(await json_object(request))))
+    offers = [to_dict(offer_view(from_dict(Offer, offer))) for offer in found.get("offers", ())]
+    return to_dict({**found, "offers": offers, "choice": offers[0] if offers else {}})
 
 
 @router.get("/api/v1/jobs")
@@ -50,31 +53,33 @@ async def jobs(request: Request, all: bool = False, limit: int = Query(default=1
     """Jobs, newest first."""
     context, actor = context_of(request), actor_of(request)
     now = context.clock.now()
-    states = [
-        s for s in context.controller.states.values() if (all or not s.phase.ended) and context.may(actor, Verb.READ, s)
-    ]
-    states.sort(key=lambda s: (s.submitted_at, s.id), reverse=True)
-    return {"jobs": to_dict([context.views.job(s, now) for s in states[:limit]])}
+    if all:
+        views = [view async for view in context.views.all(now, limit=limit)]
+    else:
+        views = [context.views.job(s, now) for s in context.controller.live_states() if not s.phase.ended]
+    views = [view for view in views if may_read(context, actor, view)]
+    views.sort(key=lambda v: (v.submitted_at, v.job), reverse=True)
+    return {"jobs": to_dict(views[:limit])}
 
 
 @router.get("/api/v1/jobs/{job}")
 async def status(request: Request, job: str) -> Any:
     """All about a job."""
     context = context_of(request)
-    return to_dict(context.views.detail(context.find(actor_of(request), Verb.READ, job), context.clock.now()))
+    return to_dict(context.views.detail(await context.find(actor_of(request), Verb.READ, job), context.clock.now()))
 
 
 @router.get("/api/v1/jobs/{job}/cost")
 async def cost(request: Request, job: str) -> Any:
     """The bill of a job."""
     context = context_of(request)
-    return to_dict(context.views.account(context.find(actor_of(request), Verb.READ, job), context.clock.now()))
+    return to_dict(context.views.account(await context.find(actor_of(request), Verb.READ, job), context.clock.now()))
 
 
 @router.get("/api/v1/jobs/{job}/checkpoints")
 async def list_checkpoints(request: Request, job: str) -> Any:
     """Published checkpoints."""
-    return {"checkpoints": to_dict(checkpoints(context_of(request).find(actor_of(request), Verb.READ, job)))}
+    return {"checkpoints": to_dict(checkpoints(await context_of(request).find(actor_of(request), Verb.READ, job)))}
 
 
 @router.post("/api/v1/jobs/{job}/cancel")
@@ -102,7 +107,7 @@ async def retry(request: Request, job: str) -> Any:
     """Runs an ended job again."""
     context, actor = context_of(request), actor_of(request)
     secrets = text_map(await json_object(request), "secrets")
-    state = context.find(actor, Verb.CONTROL, job)
+    state = await context.find(actor, Verb.CONTROL, job)
     held = {**context.secrets.get(state.id), **secrets}
     missing = [name for name in state.task.secret_names if name not in held]
     if state.phase.ended and missing:
@@ -119,7 +124,7 @@ async def restore(request: Request, job: str) -> Any:
     """Goes back to an older checkpoint."""
     context, actor = context_of(request), actor_of(request)
     value = await json_object(request)
-    state = context.find(actor, Verb.CONTROL, job)
+    state = await context.find(actor, Verb.CONTROL, job)
     step, attempt = _whole(value, "step"), _whole(value, "attempt") if value.get("attempt") is not None else None
     if step is None:
         raise BadInput(Problem("", "step", "is missing"))
@@ -130,6 +135,7 @@ async def restore(request: Request, job: str) -> Any:
         of = f" of attempt {attempt}" if attempt is not None else ""
         raise NotFound(f"job {state.id} has no checkpoint of step {step}{of}; {there}")
     base = f"{known[-1].attempt}:{step}"
+    context.views.forget(state.id)
     await context.controller.ask(state.id, ev.RestoreRequested(actor.user, base))
     return {"base": base}
 
@@ -141,7 +147,7 @@ async def start_exec(request: Request, job: str) -> Any:
     command = text_field(await json_object(request), "command")
     if not command.strip():
         raise BadInput(Problem("", "command", "is empty"))
-    state = context.find(actor, Verb.EXEC, job)
+    state = await context.find(actor, Verb.EXEC, job)
     up = (InstancePhase.JOINED, InstancePhase.READY)
     targets = [i.instance for i in state.instances.values() if i.instance is not None and i.phase in up]
     if not targets:
@@ -156,7 +162,7 @@ async def start_exec(request: Request, job: str) -> Any:
 async def exec_result(request: Request, job: str, exec_id: str) -> Any:
     """What a command did so far."""
     context = context_of(request)
-    state = context.find(actor_of(request), Verb.EXEC, job)
+    state = await context.find(actor_of(request), Verb.EXEC, job)
     results, done = [], True
     for instance, rc in context.execs.answers(state.id, exec_id).items():
         machine = state.by_instance(instance)
@@ -167,6 +173,11 @@ async def exec_result(request: Request, job: str, exec_id: str) -> Any:
     return to_dict(r.ExecView(done, tuple(results)))
 
 
+def may_read(context: Context, actor: Actor, view: r.JobView) -> bool:
+    """Whether ``actor`` may see the job of a line."""
+    return context.authorize(actor, Verb.READ, Resource(view.project, view.user, view.job))
+
+
 def _text(context: Context, state: JobState, key: LogKey) -> str:
     start = max(0, context.logs.end(state.id, key) - _EXEC_BYTES)
     return context.logs.read(state.id, key, start, _EXEC_BYTES)[1].decode("utf-8", "replace")
@@ -174,7 +185,9 @@ def _text(context: Context, state: JobState, key: LogKey) -> str:
 
 async def _ask(request: Request, job: str, event: ev.Event) -> dict[str, str]:
     context = context_of(request)
-    state = await context.controller.ask(context.find(actor_of(request), Verb.CONTROL, job).id, event)
+    found = await context.find(actor_of(request), Verb.CONTROL, job)
+    context.views.forget(found.id)
+    state = await context.controller.ask(found.id, event)
     if state.phase in (JobPhase.CANCELLED, JobPhase.SUCCEEDED):
         context.secrets.forget(state.id)
     return {"job": state.id, "phase": str(state.phase)}

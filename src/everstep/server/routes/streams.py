@@ -39,7 +39,7 @@ News = AsyncIterator[tuple[str, Any]]
 async def events(request: Request, job: str, after: int = Query(default=0, ge=0), follow: bool = False) -> Any:
     """The journal of a job."""
     context = context_of(request)
-    state = context.find(actor_of(request), Verb.READ, job)
+    state = await context.find(actor_of(request), Verb.READ, job)
     after = max(after, _last_id(request))
     if not follow:
         records = await context.store.read(stream=job_stream(state.id), after=after, limit=_PAGE)
@@ -59,7 +59,7 @@ async def events(request: Request, job: str, after: int = Query(default=0, ge=0)
 async def why(request: Request, job: str, limit: int = Query(default=20, ge=1, le=10_000)) -> Any:
     """Decisions about a job, newest first."""
     context = context_of(request)
-    state = context.find(actor_of(request), Verb.READ, job)
+    state = await context.find(actor_of(request), Verb.READ, job)
     found: list[Record] = []
     after = 0
     while records := await context.store.read(stream=job_stream(state.id), after=after, limit=10_000):
@@ -82,7 +82,7 @@ async def logs(
 ) -> Any:
     """Logs of a job, joined across attempts."""
     context = context_of(request)
-    state = context.find(actor_of(request), Verb.READ, job)
+    state = await context.find(actor_of(request), Verb.READ, job)
     wanted = Wanted(attempt, node, rank)
     reader = Reader(context.logs, wanted, offset=offset, cursor=request.headers.get("last-event-id", "") or cursor)
     if not follow:

@@ -1,0 +1,289 @@
+"""The composition root: opens what there is, puts the parts together, serves until told to stop.
+
+A server that stops, however it stops, leaves jobs and their machines running; the next one goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import IO, Any
+
+from everstep import __version__, providers
+from everstep.agent.bundle import build_pyz
+from everstep.brain.economics import ledger
+from everstep.client.home import Home, ServerInfo
+from everstep.client.launcher import is_running, start_background, status, stop
+from everstep.client.results import ProviderHealth
+from everstep.control.clock import SystemClock
+from everstep.control.controller import Controller
+from everstep.model.errors import BadInput, EverstepError, Problem
+from everstep.ports import Provider, Store
+from everstep.server import installation, listening
+from everstep.server.app import make_app
+from everstep.server.context import Context
+from everstep.server.execs import ExecBook
+from everstep.server.files import Files
+from everstep.server.logs import LogBook
+from everstep.server.options import Options, parse
+from everstep.server.secrets import SecretFiles
+from everstep.server.serving import serve
+from everstep.server.tail import Tail
+from everstep.server.views import Views
+from everstep.store.registry import open_store
+
+__all__ = ["is_running", "main", "run", "start_background", "status", "stop"]
+
+log = logging.getLogger(__name__)
+
+_SWEEP_S = 30.0
+_UPLOADS_KEPT_S = 30 * 86_400.0
+_LOG_BYTES = 10 << 20
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``python -m everstep.server``.
+
+    Returns the exit code: 0 stopped, 1 failed, 2 told something wrong, 3 another one runs.
+    """
+    try:
+        options = parse(arguments)
+        _set_up_log(options)
+        _run_loop(run(options))
+    except installation.AlreadyRunning as error:
+        return _fail(3, error)
+    except BadInput as error:
+        return _fail(2, error)
+    except EverstepError as error:
+        return _fail(1, error)
+    except OSError as error:
+        return _fail(1, error)
+    return 0
+
+
+async def run(options: Options, *, on_ready: Callable[[ServerInfo], None] = lambda info: None) -> None:
+    """Serves until SIGTERM, SIGINT or a user asks to stop.
+
+    Args:
+        options: what to serve.
+        on_ready: called once requests are answered.
+
+    Raises:
+        AlreadyRunning: another server holds the folder. BadInput: an option is wrong. EverstepError: something failed.
+    """
+    listening.check_exposure(options.host, options.tls, insecure=options.insecure)
+    fingerprint = listening.check_tls(options.tls) if options.tls is not None else ""
+    lock = installation.take_lock(options.home)
+    try:
+        os.chdir(options.home.path)
+        found = _providers(options)
+        listener = _listener(options)
+        store = open_store(options.store or f"sqlite:///{options.home.journal_file}")
+        server = Server(options, found, store, listener, fingerprint=fingerprint)
+        await server.run(on_ready)
+    finally:
+        lock.close()
+
+
+class Server:
+    """One running server: the parts and their life."""
+
+    def __init__(
+        self,
+        options: Options,
+        found: Mapping[str, Provider],
+        store: Store,
+        listener: socket.socket,
+        *,
+        fingerprint: str,
+    ) -> None:
+        """Puts the parts together; nothing runs yet."""
+        home = options.home
+        clock = SystemClock()
+        port = listener.getsockname()[1]
+        self._options = options
+        self._store = store
+        self._listener = listener
+        self._stopping = asyncio.Event()
+        self.url = listening.url_of(options.host, port, tls=options.tls is not None)
+        secrets = SecretFiles(home.path / "secrets")
+        self.controller = Controller(
+            store=store,
+            providers=found,
+            deployment=installation.deployment(home),
+            key=installation.agents_key(home),
+            server_url=lambda: options.advertise or self.url,
+            vault=secrets,
+            ca_sha256=fingerprint,
+            clock=clock,
+            exclusive=not options.store,
+        )
+        self.context = Context(
+            controller=self.controller,
+            desk=self.controller.desk,
+            store=store,
+            clock=clock,
+            views=Views(self.controller, ledger),
+            files=Files(home.path / "files"),
+            logs=LogBook(home.path / "logs"),
+            execs=ExecBook(home.path / "exec"),
+            secrets=secrets,
+            tail=Tail(store),
+            token=installation.token(home),
+            version=__version__,
+            pid=os.getpid(),
+            started_at=clock.now(),
+            providers_health=self._health,
+            on_stop=self._stopping.set,
+        )
+        self._names = tuple(found)
+        installation.keep_address(home, options.host, port)
+
+    async def run(self, on_ready: Callable[[ServerInfo], None]) -> None:
+        """Serves until stopped."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        http = serve(make_app(self.context), self._options.tls)
+        works: list[asyncio.Future[Any]] = []
+        try:
+            await self.controller.start()
+            works.append(asyncio.ensure_future(http.serve(sockets=[self._listener])))
+            works.append(asyncio.ensure_future(self._sweep()))
+            while not http.started and not works[0].done():
+                await asyncio.sleep(0.005)
+            info = self._info()
+            installation.announce(self._options.home, info)
+            log.info("serving %s for %s (pid %d)", info.url, self._options.home.path, info.pid)
+            on_ready(info)
+            await self._until_stopped(works)
+        finally:
+            log.info("stopping; jobs and machines go on")
+            installation.withdraw(self._options.home)
+            self.context.close()
+            http.should_exit = True
+            for work in works[1:]:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+            await self.controller.stop()
+            await self._store.close()
+            self._listener.close()
+
+    async def _until_stopped(self, works: Sequence[asyncio.Future[Any]]) -> None:
+        asked = asyncio.ensure_future(self._stopping.wait())
+        failed = self.controller.failed
+        watched = {asked, *works, *([failed] if failed is not None else [])}
+        done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        for work in done - {asked}:
+            error = work.exception() if not work.cancelled() else None
+            if error is not None:
+                log.error("a part of the server failed", exc_info=error)
+                raise EverstepError(f"the server stops because a part of it failed: {error!r}") from error
+
+    async def _sweep(self) -> None:
+        """Deletes what nobody needs any more: secrets of ended jobs, archives of long ago."""
+        while True:
+            with contextlib.suppress(OSError):
+                now = self.context.clock.now()
+                for job in self.context.secrets.sweep(self.controller.states, now):
+                    log.info("the secrets of job %s were deleted", job)
+                tasks = [state.task for state in self.controller.live_states()]
+                wanted = {digest for t in tasks for digest in (t.workdir_digest, *(m.digest for m in t.mounts))}
+                self.context.files.sweep_uploads(wanted, older_than_s=_UPLOADS_KEPT_S)
+            await asyncio.sleep(_SWEEP_S)
+
+    async def _health(self) -> Sequence[ProviderHealth]:
+        troubles = self.controller.troubles
+        return [ProviderHealth(name, name not in troubles, troubles.get(name, "")) for name in self._names]
+
+    def _info(self) -> ServerInfo:
+        return ServerInfo(
+            url=self.url,
+            pid=self.context.pid,
+            started_at=self.context.started_at,
+            deployment=self.controller.deployment,
+            version=__version__,
+            certificate=str(self._options.tls.certificate) if self._options.tls else "",
+        )
+
+
+def _providers(options: Options) -> dict[str, Provider]:
+    """Every provider that is asked for. Raises BadInput with one line when one is unknown or lacks its extra."""
+    made: dict[str, Provider] = {}
+    for name, given in options.providers.items():
+        factory = providers.load(name)
+        arguments = dict(given)
+        if name == "local":
+            arguments = _local(options.home, arguments)
+        try:
+            inspect.signature(factory).bind(**arguments)
+        except TypeError as error:
+            raise BadInput(Problem(str(options.home.config_file), f"providers.{name}", str(error))) from None
+        made[name] = factory(**arguments)
+    return made
+
+
+def _local(home: Home, given: dict[str, Any]) -> dict[str, Any]:
+    """The cloud in a box lives in the folder too, and its machines run the agent that belongs to this server."""
+    import sys
+
+    folder = Path(given.pop("home", home.path / "local"))
+    given.setdefault("agent_argv", [sys.executable, str(build_pyz(home.path / "agent.pyz"))])
+    if given.get("config_path"):
+        given["config_path"] = (home.path / Path(given["config_path"]).expanduser()).resolve()
+    return {"home": folder, **given}
+
+
+def _listener(options: Options) -> socket.socket:
+    """The port asked for, else the one of last time, else a free one."""
+    if options.port is not None:
+        return listening.bind(options.host, options.port)
+    last = installation.last_address(options.home)
+    if last is None:
+        return listening.bind_anywhere(options.host)
+    try:
+        return listening.bind(options.host, last[1])
+    except listening.PortTaken as error:
+        text = f"{error}; machines of running jobs call there. Free it, or choose another with --port"
+        raise listening.PortTaken(f"{text} (machines that run now will then not find the server)") from None
+
+
+def _set_up_log(options: Options) -> None:
+    handler: logging.Handler
+    if options.log_file is None:
+        handler = logging.StreamHandler()
+    else:
+        options.log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handler = RotatingFileHandler(options.log_file, maxBytes=_LOG_BYTES, backupCount=2)
+        options.log_file.chmod(0o600)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("everstep").setLevel(logging.DEBUG if options.verbose else logging.INFO)
+
+
+def _run_loop(main_work: Any) -> None:
+    try:
+        import uvloop
+
+        factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
+    except ImportError:  # not on every platform
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main_work)
+
+
+def _fail(code: int, error: Exception) -> int:
+    import sys
+
+    stream: IO[str] = sys.stderr
+    stream.write(f"everstep server: {error}\n")
+    return code
