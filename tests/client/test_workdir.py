@@ -174,12 +174,26 @@ _PATTERNS = [
     "!d/e/x",
     "e",
     "[ab].log",
+    "[!a].log",
+    "?.log",
+    "**/",
+    "d/**",
+    "!d/**",
+    "**",
+    "d/e/",
+    "\\x",
+    "x ",
+    "[[:alpha:]].log",
+    "[",
+    "a.log\\",
+    "d**x",
+    "/d/*/x",
 ]
 _FILES = ["x", "a.log", "b.log", "build/x", "d/a.log", "d/x", "d/e/x", "d/e/a.log", "d/build/x", "e"]
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git as the judge")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(top=st.lists(st.sampled_from(_PATTERNS), max_size=4), inner=st.lists(st.sampled_from(_PATTERNS), max_size=3))
 def test_git_agrees(tmp_path_factory: pytest.TempPathFactory, top: list[str], inner: list[str]) -> None:
     root, out = tmp_path_factory.mktemp("judged"), tmp_path_factory.mktemp("out")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import os
-import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -14,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pathspec import GitIgnoreSpec
-
+from everstep.client.gitignore import IgnoreRules, is_ignored, read_rules
 from everstep.model.errors import BadInput, Problem
 from everstep.model.units import format_size
 
@@ -162,28 +159,6 @@ def _shown(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """One ignore file and what it says about paths below its folder (``prefix``: ``""`` or ``a/b/``)."""
-
-    prefix: str
-    spec: GitIgnoreSpec
-
-    def verdict(self, name: str) -> bool | None:
-        """True = left out, False = taken back by a negation, None = not mentioned."""
-        return self.spec.check_file(name.removeprefix(self.prefix)).include
-
-
-def _spec(lines: list[str]) -> GitIgnoreSpec:
-    """Like git, passes over lines that are no pattern."""
-    valid = []
-    for line in lines:
-        with contextlib.suppress(ValueError, re.error):
-            GitIgnoreSpec.from_lines([line])
-            valid.append(line)
-    return GitIgnoreSpec.from_lines(valid)
-
-
 class _Walker:
     def __init__(self, root: Path, honour: bool) -> None:
         self._root = root
@@ -197,7 +172,7 @@ class _Walker:
         """Everything that is to be packed, in no special order."""
         yield from self._folder(self._root, "", ())
 
-    def _folder(self, folder: Path, prefix: str, rules: tuple[_Rules, ...]) -> Iterator[_Found]:
+    def _folder(self, folder: Path, prefix: str, rules: tuple[IgnoreRules, ...]) -> Iterator[_Found]:
         rules = self._with_own(folder, prefix, rules)
         try:
             entries = list(os.scandir(folder))
@@ -207,7 +182,7 @@ class _Walker:
         for entry in entries:
             name = prefix + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name == ".git" or _ignored(f"{name}/" if is_folder else name, rules):
+            if entry.name == ".git" or is_ignored(name, rules, is_folder=is_folder):
                 continue
             if is_folder:
                 # Like git, we do not look into an excluded folder: a negation inside cannot bring anything back.
@@ -220,7 +195,7 @@ class _Walker:
             else:
                 self.skipped.append(name)
 
-    def _with_own(self, folder: Path, prefix: str, rules: tuple[_Rules, ...]) -> tuple[_Rules, ...]:
+    def _with_own(self, folder: Path, prefix: str, rules: tuple[IgnoreRules, ...]) -> tuple[IgnoreRules, ...]:
         if not self._honour or (self._sky_alone and prefix):
             return rules
         file = folder / (SKY_IGNORE_FILE if self._sky_alone else IGNORE_FILE)
@@ -231,7 +206,7 @@ class _Walker:
         except OSError:
             self.unreadable.append(prefix + file.name)
             return rules
-        return (*rules, _Rules(prefix, _spec(lines)))
+        return (*rules, read_rules(lines, prefix))
 
     def _link(self, path: Path, name: str) -> Iterator[_Found]:
         try:
@@ -245,15 +220,6 @@ class _Walker:
             yield _Found(name, path, 0, True, False)
         else:
             self.skipped.append(name)
-
-
-def _ignored(name: str, rules: tuple[_Rules, ...]) -> bool:
-    # The deepest ignore file that mentions a path decides.
-    for one in reversed(rules):
-        verdict = one.verdict(name)
-        if verdict is not None:
-            return verdict
-    return False
 
 
 def _archive(found: list[_Found], aim: _Aim) -> tuple[Path, str]:
