@@ -136,7 +136,9 @@ class Feed:
         randomness.restore(opened_with["random"])
         for generator, saved in zip(self._generators, opened_with["generators"], strict=True):
             generator.set_state(saved)
-        skip = self._indexed.resume(state["indexed"], consumed) if self._indexed is not None else 0
+        skip = 0
+        if self._indexed is not None:
+            skip = self._indexed.resume(state["indexed"], consumed, first_epoch=self.epoch == 0)
         self._open()
         self.consumed = skip
         while self.consumed < consumed:
@@ -173,6 +175,7 @@ class _IndexedLoader:
         self._tap = _Tap(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
         self._loader.__dict__["batch_sampler" if batched else "sampler"] = self._tap
         self._init = loader.worker_init_fn
+        self._generator = loader.generator
         if self._workers:
             self._loader.__dict__["collate_fn"] = _CollateWithState(loader.collate_fn)
         self._taken = 0
@@ -199,7 +202,7 @@ class _IndexedLoader:
                 self._worker_states = {}
             self._round_states = dict(self._worker_states)
         batches = iter(self._loader)
-        self._loader.__dict__["worker_init_fn"] = self._init
+        self._loader.__dict__.update(worker_init_fn=self._init, generator=self._generator)
         # Workers have drawn ahead by now; without workers the skip is made here, before anything else draws.
         self._check = self._tap.skip_now()
         # Not reset by the tap: a loader with workers asks its sampler for an iterator twice, and uses the second.
@@ -223,7 +226,7 @@ class _IndexedLoader:
         states = self._worker_states if complete else self._round_states
         return {"check": self._check, "workers": self._workers, "states": dict(states)}
 
-    def resume(self, state: dict[str, Any], consumed: int) -> int:
+    def resume(self, state: dict[str, Any], consumed: int, *, first_epoch: bool) -> int:
         """Prepare `open` to continue after ``consumed`` batches; returns how many of them it will not fetch."""
         if state["workers"] != self._workers:
             raise WrongData(
@@ -232,6 +235,11 @@ class _IndexedLoader:
         skip = consumed - consumed % self._workers if self._workers else consumed
         self._tap.skip = skip
         self._resuming_states = state["states"]
+        if self._loader.persistent_workers and not first_epoch:
+            # The workers of the undisturbed run were there already: nothing was drawn for their seeds in this epoch.
+            self._loader.__dict__["generator"] = torch.Generator()
+            if len(state["states"]) < self._workers:
+                raise WrongData("an epoch gives some persistent workers no batch: their random states are not known")
         return skip
 
     def verify(self, state: dict[str, Any]) -> None:

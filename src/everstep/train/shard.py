@@ -25,9 +25,14 @@ class _Digesting:
         self._file = file
         self._hash = hashlib.sha256()
         self.bytes = 0
+        self.error: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
         self._hash.update(data)
         size = memoryview(data).nbytes
         self.bytes += size
@@ -52,7 +57,11 @@ def write_shard(folder: Folder, position: Position, state: Any, *, rank: int, wo
     def fill(file: IO[bytes]) -> None:
         nonlocal sink
         sink = _Digesting(file)
-        torch.save(state, sink)  # type: ignore[arg-type]  # only `write` and `flush` are used
+        try:
+            torch.save(state, sink)  # type: ignore[arg-type]  # only `write` and `flush` are used
+        except Exception as error:
+            # torch reports a full disk as a broken archive; what the disk said is what the user needs to know.
+            raise (sink.error or error) from error
 
     folder.write_shard(position, rank, fill)
     assert sink is not None

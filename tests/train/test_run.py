@@ -1,0 +1,296 @@
+"""The library in one process: faults of the disk, changes between attempts, and what is reported."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+import torch
+
+from everstep import train
+from everstep.model import handshake
+from everstep.train import folder as folder_module
+from everstep.train.folder import Folder
+from everstep.train.lineage import Position, Record, visible
+
+
+class Counter:
+    def __init__(self, size: int = 1) -> None:
+        self.value = torch.zeros(size)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        if state["value"].shape != self.value.shape:
+            raise ValueError("another size")
+        self.value = state["value"]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in list(os.environ):
+        if name.startswith("EVERSTEP_CHECKPOINT") or name in (handshake.ENV_ATTEMPT, handshake.ENV_BASE, "WORLD_SIZE"):
+            monkeypatch.delenv(name)
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    monkeypatch.setenv(handshake.ENV_REPORT_DIR, str(reports))
+    monkeypatch.setenv(handshake.ENV_CHECKPOINT_DIR, str(tmp_path / "saves"))
+    return tmp_path
+
+
+def go(steps: int, *, size: int = 1, until: int | None = None, **options: Any) -> Counter:
+    """Trains to ``steps``, saving after each; with ``until``, leaves the loop there without a last save."""
+    counter = Counter(size)
+    run = train.attach(counter=counter, every=0, **options)
+    for step, batch in run.steps(list(range(5)), total=steps):
+        counter.value += batch + random.random() + torch.rand(())
+        if step == until:
+            break
+    return counter
+
+
+def seeded(steps: int, **options: Any) -> Counter:
+    torch.manual_seed(0)
+    random.seed(0)
+    return go(steps, **options)
+
+
+def there(place: Path) -> str:
+    return " ".join(map(str, visible(Folder(place / "saves", lambda _: None).listing())))
+
+
+def facts(place: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (place / "reports" / "facts-0.jsonl").read_text().splitlines()
+    return [fact for fact in map(json.loads, lines) if fact["kind"] == kind]
+
+
+def shard(place: Path, position: str) -> Path:
+    return Folder(place / "saves", pytest.fail).shard_path(Position.parse(position), 0)
+
+
+def test_resumes_where_it_was(place: Path) -> None:
+    undisturbed = seeded(9, dir=place / "other").value
+    seeded(9, until=5)
+    assert torch.equal(go(9).value, undisturbed)
+    assert [fact["base"] for fact in facts(place, "restored")][-1] == "1:4"
+
+
+def test_keeps_the_newest_and_its_base(place: Path) -> None:
+    seeded(5, until=5, keep=2)
+    assert there(place) == "1:3 1:4"
+    go(9, keep=2)
+    assert there(place) == "1:4 2:8 2:9"
+    assert not (place / "saves" / "000001" / "000000003").exists()
+
+
+@pytest.mark.parametrize("damage", ["torn manifest", "empty manifest", "cut shard", "changed shard", "no shard"])
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(place: Path, damage: str) -> None:
+    undisturbed = seeded(9, dir=place / "other").value
+    seeded(9, until=6)
+    path = shard(place, "1:5")
+    manifest = path.parent / "manifest.json"
+    content = path.read_bytes()
+    if damage == "torn manifest":
+        manifest.write_bytes(manifest.read_bytes()[:100])
+    elif damage == "empty manifest":
+        manifest.write_bytes(b"")
+    elif damage == "cut shard":
+        path.write_bytes(content[:-10])
+    elif damage == "changed shard":
+        path.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
+    else:
+        path.unlink()
+    assert torch.equal(go(9).value, undisturbed)
+    assert facts(place, "restored")[-1]["base"] == "1:4"
+    assert any("checkpoint 1:5 is skipped" in fact["text"] for fact in facts(place, "warning"))
+
+
+class _FullDisk:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: bytes) -> int:
+        self._file.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_failing_save_keeps_the_older_one_and_training(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter()
+    run = train.attach(counter=counter, every=0)
+    real = Folder.write_shard
+
+    def full(self: Folder, position: Position, rank: int, write: Any) -> None:
+        real(self, position, rank, lambda file: write(_FullDisk(file)))
+
+    for step, _ in run.steps([0], total=6):
+        counter.value += 1
+        monkeypatch.setattr(Folder, "write_shard", full if 3 <= step <= 4 else real)
+    assert there(place) == "1:2 1:5 1:6"
+    warned = [fact["text"] for fact in facts(place, "warning")]
+    assert len(warned) == 2
+    assert all("No space left on device" in text for text in warned)
+    assert not list(place.rglob(".tmp-*"))
+
+
+@pytest.fixture
+def small_disk(place: Path) -> Iterator[Path]:
+    disk = place / "saves"
+    disk.mkdir()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False, capture_output=True
+        ).returncode
+    ):
+        pytest.skip("needs root, to mount a small disk")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.root
+def test_a_disk_that_is_really_full(place: Path, small_disk: Path) -> None:
+    def big(until: int) -> None:
+        counter = Counter(60_000)  # 240 kB a save, on a disk of 1 MB
+        run = train.attach(counter=counter, every=0, keep=2)
+        for step, _ in run.steps([0], total=6):
+            counter.value += 1
+            if step == 3 and until == 6:
+                (small_disk / "filler").write_bytes(b"x" * 300_000)
+            if step == until:
+                break
+
+    big(until=6)
+    assert there(place) == "1:1 1:2", "what was there before the disk was full stays"
+    assert any("No space left on device" in fact["text"] for fact in facts(place, "warning"))
+    (small_disk / "filler").unlink()
+    big(until=0)
+    assert there(place).endswith("2:6")
+
+
+def test_leftovers_of_a_crash_are_cleaned_by_the_next_attempt(place: Path) -> None:
+    seeded(4, until=3)
+    folder = place / "saves" / "000001"
+    (folder / "000000002" / ".tmp-shard-00000-abc").write_bytes(b"half")
+    (folder / "000000003").mkdir()
+    (folder / "000000003" / "shard-00000.pt").write_bytes(b"never published")
+    (place / "saves" / "attempts" / ".tmp-000001-xyz").write_bytes(b"half")
+    go(4)
+    assert not list(place.rglob(".tmp-*"))
+    assert not (folder / "000000003").exists()
+    assert there(place) == "1:2 2:3 2:4"
+
+
+def test_a_torn_record_fences_but_does_not_hide_what_was_there(place: Path) -> None:
+    seeded(4, until=4)
+    (place / "saves" / "attempts" / "000002.json").write_text("{")
+    go(5)
+    assert facts(place, "restored")[-1]["base"] == "1:3"
+
+
+def refused(text: str, **options: Any) -> None:
+    with pytest.raises(train.Refused) as caught:
+        go(9, **options)
+    assert caught.value.code == handshake.EXIT_REFUSED
+    assert text in caught.value.text
+
+
+def test_what_does_not_fit_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded(4, until=4)
+    refused("counter does not fit: another size", size=2)
+    refused("holds counter, attach() was given counter, more", more=Counter())
+    monkeypatch.setenv(handshake.ENV_BASE, "1:77")
+    refused("checkpoint 1:77 is not there or not whole; visible in")
+
+
+def test_another_world_size_is_refused(place: Path) -> None:
+    seeded(4, until=4)
+    manifest = shard(place, "1:3").parent / "manifest.json"
+    raw = json.loads(manifest.read_text())
+    raw["world_size"] = 2
+    raw["shards"].append({**raw["shards"][0], "rank": 1})
+    manifest.write_text(json.dumps(raw))
+    refused("written by 2 ranks, now there are 1")
+
+
+def test_the_same_attempt_again_goes_on_from_its_own_newest_save(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    undisturbed = seeded(9, dir=place / "other").value
+    monkeypatch.setenv(handshake.ENV_ATTEMPT, "5")
+    seeded(9, until=6)
+    assert torch.equal(go(9).value, undisturbed)
+    assert [fact["base"] for fact in facts(place, "restored")][-2:] == [None, "5:5"]
+    assert json.loads((place / "saves" / "attempts" / "000005.json").read_text())["base"] is None
+
+
+def test_collecting_stops_when_somebody_is_choosing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protocol of `lineage` on the real folder: a claim between the mark and the deletion saves the victim."""
+    seeded(5, keep=9)
+    folder = Folder(place / "saves", pytest.fail)
+    real = folder_module.Folder._began
+
+    def claimed_meanwhile(self: Folder) -> Any:
+        folder.claim(2)
+        return real(self)
+
+    monkeypatch.setattr(Folder, "_began", claimed_meanwhile)
+    assert folder.collect(1, keep=1) == ()
+    assert there(place) == "1:1 1:2 1:3 1:4 1:5"
+    assert not list(place.rglob("collect-*"))
+
+
+def test_records_are_created_once(place: Path) -> None:
+    folder = Folder(place / "saves", pytest.fail)
+    folder.prepare()
+    assert folder.begin(Record(1, None, 1))
+    assert not folder.begin(Record(1, None, 4))
+    record = folder.read_record(1)
+    assert record is not None
+    assert record.world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"dir": "x", "thing": 3}, TypeError, "int has no state_dict"),
+        ({"keep": 0}, ValueError, "keep"),
+        ({"every": "often"}, ValueError, "'auto' or seconds"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        train.attach(**options)
+
+
+def test_several_ranks_need_their_process_group_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        train.attach()
+
+
+def test_steps_needs_an_end_and_runs_once() -> None:
+    run = train.attach(counter=Counter())
+    with pytest.raises(TypeError, match="total= or epochs="):
+        run.steps([1])
+    assert [(step, batch) for step, batch in run.steps([7, 8], epochs=2)] == [(1, 7), (2, 8), (3, 7), (4, 8)]
+    with pytest.raises(RuntimeError, match="one loop"):
+        run.steps([1], total=9)
+
+
+def test_progress_without_a_run(place: Path) -> None:
+    train._reporter.cache_clear()
+    train.progress(3, 10, loss=0.5)
+    raw = json.loads((place / "reports" / "progress-0.json").read_text())
+    assert (raw["step"], raw["total"], raw["metrics"]) == (3, 10, {"loss": 0.5})
+    train._reporter.cache_clear()
