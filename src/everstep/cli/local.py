@@ -1,4 +1,4 @@
-"""``everstep local``: the cloud in a box. Talks to the box itself, as a vendor's own console would; no server is asked."""
+"""``everstep local``: the cloud in a box. Talks to the box itself, as a vendor's console does; no server is asked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from everstep.cli import wording
 from everstep.cli.output import Column, Output, OutputOption, listing
-from everstep.client.home import default_home
+from everstep.client.home import Home, default_home
 from everstep.model.errors import BadInput, EverstepError, Problem
 
 app = typer.Typer()
@@ -22,16 +22,16 @@ BoxOption = Annotated[
 InstanceArgument = Annotated[str, typer.Argument(metavar="INSTANCE", help="Instance id, or the beginning of one.")]
 
 
-def box_home() -> Path:
-    """Folder of the box that the server of this installation uses."""
-    return default_home().path / "local"
+def box_of(home: Home) -> Path:
+    """Folder of the box that the server of an installation uses."""
+    return home.path / "local"
 
 
 def call(box: Path | None, method: str, params: Mapping[str, Any] | None = None) -> Any:
     """One call of the box. Raises EverstepError with one line when none runs; never starts one."""
     from everstep.providers.local import rpc
 
-    home = box_home() if box is None else box
+    home = box_of(default_home()) if box is None else box
     try:
         return asyncio.run(rpc.call(home, method, dict(params or {})))
     except (ConnectionRefusedError, FileNotFoundError):

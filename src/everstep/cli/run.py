@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from everstep.client.api import Client
     from everstep.client.results import PlanView
     from everstep.client.taskfile import LoadedTask, Override
+    from everstep.client.workdir import Packed
 
 _COMMAND = "everstep run"
 #: More offers than that hide the choice; `everstep offers` lists them all.
@@ -176,19 +177,17 @@ def _upload(client: Client, loaded: LoadedTask) -> LoadedTask:
 
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
 
-        def bring(path: Path, *, key: str, data: bool) -> str:
-            packed = pack_workdir(path, into=Path(folder), key=key, honour_ignore_files=not data)
+        def bring(packed: Packed, what: str) -> str:
             for name in packed.skipped:
-                _say(f"warning: {key}: {name} is left out: it leads outside the folder, or is no file")
+                _say(f"warning: {what}: {name} is left out: it leads outside the folder, or is no file")
             if not client.has_upload(packed.digest):
-                _say(f"uploading {path}: {packed.files} files, {format_size(packed.archive_bytes)}")
+                _say(f"uploading {what}: {packed.files} files, {format_size(packed.archive_bytes)}")
             return client.upload(packed.archive)
 
-        workdir_digest = bring(loaded.workdir, key="workdir", data=False) if loaded.workdir else ""
-        mounts = {
-            mount.target: bring(mount.path, key=f"file_mounts.{mount.target}", data=True) for mount in loaded.mounts
-        }
-    return dataclasses.replace(loaded, task=loaded.uploaded(workdir_digest=workdir_digest, mount_digests=mounts))
+        into = Path(folder)
+        workdir = "" if loaded.workdir is None else bring(pack_workdir(loaded.workdir, into=into), str(loaded.workdir))
+        mounts = {mount.target: bring(mount.pack(into=into), mount.target) for mount in loaded.mounts}
+    return dataclasses.replace(loaded, task=loaded.uploaded(workdir_digest=workdir, mount_digests=mounts))
 
 
 # --- The plan --------------------------------------------------------------------------------------------------------
