@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import threading
 import time
@@ -51,6 +52,7 @@ class Attempt:
         self._notices_run = 0
         self._kill_timer: Timer | None = None
         self._settling = False
+        self._restored_told = False
         self._told: tuple[Any, ...] = ()
         self._told_at = 0.0
         self._growth_from: tuple[int, float] | None = None
@@ -65,6 +67,7 @@ class Attempt:
 
     def start(self) -> None:
         """Start the ranks and say so."""
+        shutil.rmtree(self._folder, ignore_errors=True)  # of another job that used this disk
         try:
             self._reports.folder.mkdir(parents=True, exist_ok=True)
             self._control.write()
@@ -121,14 +124,15 @@ class Attempt:
             return
         self.save_by(wish.by)
 
-    def save_by(self, by: float | None) -> None:
+    def save_by(self, by: float | None, *, tell_script: bool = True) -> None:
         """Have the ranks save now and shortly before ``by`` (UTC seconds).
 
-        Safe on one node alone: ranks agree on the step.
+        Safe on one node alone: ranks agree on the step. ``tell_script``: also do the task's ``on_notice``.
         """
         self._asked_at = time.monotonic()
         self._write_control(lambda: self._control.ask_save(by))
-        self._tell_script()
+        if tell_script:
+            self._tell_script()
 
     def hazard(self, hazard_per_h: float) -> None:
         """Pass on the expected losses."""
@@ -231,15 +235,14 @@ class Attempt:
             self._pass_progress(self._reports.progress())
 
     def _pass_facts(self) -> None:
-        lowest: int | None = None
         for rank, fact in self._reports.new_facts():
-            lowest = rank if lowest is None else lowest
             if fact["kind"] == hs.FACT_WARNING:
                 text = mask_text(str(fact.get("text", ""))[:500], self._orders.spec.secrets)
                 self._context.warn(f"rank {rank}: {text}")
             message = fact_message(fact)
-            if message is None or (message[0] == hs.MSG_RESTORED and rank != lowest):
-                continue
+            if message is None or (message[0] == hs.MSG_RESTORED and self._restored_told):
+                continue  # every rank restores; one word per node is enough
+            self._restored_told = self._restored_told or message[0] == hs.MSG_RESTORED
             if message[0] == hs.MSG_SAVED:
                 self._saved_at = time.monotonic()
             self._context.outbox.put(message[0], attempt=self.number, **message[1])
@@ -349,5 +352,18 @@ def lost_with_agent(number: int) -> dict[str, Any]:
         "failed_rank": None,
         "tail": "the agent was killed, and its ranks with it",
         "agent_killed": True,
+        **_progress_fields(None),
+    }
+
+
+def not_started(number: int, reason: str) -> dict[str, Any]:
+    """Fields of ``ended`` for an attempt that could not be started on this machine."""
+    return {
+        "attempt": number,
+        "outcome": hs.OUTCOME_FAILED,
+        "rc": None,
+        "signal": None,
+        "failed_rank": None,
+        "tail": f"the agent could not start the ranks: {reason}",
         **_progress_fields(None),
     }

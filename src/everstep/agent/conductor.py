@@ -11,10 +11,10 @@ import threading
 from typing import Callable
 
 from everstep.agent import atomic, environment, outputs, probe
-from everstep.agent.attempt import Attempt, lost_with_agent
+from everstep.agent.attempt import Attempt, lost_with_agent, not_started
 from everstep.agent.context import Context
 from everstep.agent.execs import Execs
-from everstep.agent.notices import Notice
+from everstep.agent.notices import Notice, kinds
 from everstep.agent.orders import Orders, Stop
 from everstep.agent.portholder import HeldPort
 from everstep.agent.prepare import Preparation, digest_of
@@ -47,6 +47,7 @@ class Conductor:
         self._lease_lost: int | None = None
         self._leaving: Callable[[], None] | None = None
         self._releasing = False
+        self._deadline: float | None = None
         state = atomic.read_json(context.settings.state / _STATE)
         self._highest = int(state.get("highest") or 0)
         self._started = int(state.get("started") or 0)
@@ -83,14 +84,17 @@ class Conductor:
         if self._attempt is not None:
             self._steer(self._attempt, orders)
         self._execs.follow(orders)
-        self._advance()
+        self.advance()
 
     def on_notice(self, notice: Notice) -> None:
         """The machine will or may be taken: tell the server, and have the ranks save without waiting for its word."""
         log.warning("notice: %s, deadline %s", notice.kind, notice.deadline)
         self._context.outbox.put(hs.MSG_NOTICE, notice=notice.kind, deadline=notice.deadline)
+        if notice.kind != kinds.REBALANCE:
+            self._deadline = notice.deadline
         if self._attempt is not None:
-            self._attempt.save_by(notice.deadline)
+            # A mere recommendation is no reason to make a script save and exit: that is the server's to decide.
+            self._attempt.save_by(notice.deadline, tell_script=notice.kind != kinds.REBALANCE)
 
     def on_fenced(self) -> None:
         """The server says that a newer attempt replaced ours."""
@@ -130,8 +134,8 @@ class Conductor:
                 attempt.save(orders.save)
             attempt.hazard(orders.hazard_per_h)
 
-    def _advance(self) -> None:
-        """Do the next thing that the orders want and that is not done."""
+    def advance(self) -> None:
+        """Do the next thing that the orders want and that is not done; harmless at any time."""
         orders = self._orders
         if orders is None or self._leaving is not None:
             return
@@ -171,8 +175,8 @@ class Conductor:
         if preparation.error is not None:
             self._context.outbox.put(hs.MSG_SETUP_FAILED, rc=preparation.rc, tail=preparation.error)
             return
-        # Posted, not called: start() may have finished at once, inside of _advance().
-        self._context.mailbox.post(self._advance)
+        # Posted, not called: start() may have finished at once, inside of advance().
+        self._context.mailbox.post(self.advance)
 
     def _tell_ready(self) -> None:
         """Prepared, and the port of the next attempt is held: told again whenever one of the two is new."""
@@ -207,7 +211,15 @@ class Conductor:
         self._started = number
         self._remember(running=number)
         self._attempt = Attempt(self._context, orders, self._on_ended)
-        self._attempt.start()
+        try:
+            self._attempt.start()
+        except OSError as error:  # no process to be had: the server must hear of it, or it would wait for ever
+            log.exception("cannot start attempt %d", number)
+            self._context.outbox.put(hs.MSG_ENDED, **not_started(number, str(error)))
+            self._on_ended(self._attempt)
+            return
+        if self._deadline is not None and self._deadline > self._context.clock.utc():
+            self._attempt.save_by(self._deadline)  # this machine was told to go before it got to start
         self._tell_ready()  # with a new port, for the attempt after this one
 
     def _on_ended(self, attempt: Attempt) -> None:
@@ -220,7 +232,7 @@ class Conductor:
         if self._leaving is not None:
             self._leaving()
         else:
-            self._advance()
+            self.advance()
 
     def _release(self, orders: Orders) -> None:
         if self._attempt is not None or self._releasing:

@@ -11,12 +11,13 @@ import hashlib
 import http.client
 import json
 import random
+import shutil
 import ssl
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlencode, urlsplit
 
 _MAX_ANSWER = 64 << 20
@@ -129,8 +130,11 @@ class Session:
         body: bytes | Any | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
+        sink: BinaryIO | None = None,
     ) -> Answer:
         """One exchange. ``body`` may be bytes or a file object (then give Content-Length in ``headers``).
+
+        With ``sink`` the body of a 2xx answer, of any size, is written there and is empty in the answer.
 
         Raises:
             LinkDown: no proper answer.
@@ -139,8 +143,12 @@ class Session:
         target = self._url.path.rstrip("/") + path + ("?" + urlencode(query) if query else "")
         all_headers = {"Authorization": f"Bearer {self._credential}", **(headers or {})}
         reused = self._connection is not None
+
+        def exchange() -> Answer:
+            return self._exchange(method, target, body=body, headers=all_headers, timeout_s=timeout_s, sink=sink)
+
         try:
-            answer = self._exchange(method, target, body, all_headers, timeout_s)
+            answer = exchange()
         except (http.client.HTTPException, OSError, ValueError) as error:
             self.close()
             # The server may close an idle connection just when we use it: once, on a fresh one, if nothing can be
@@ -149,7 +157,7 @@ class Session:
             if not (reused and stale and (body is None or isinstance(body, bytes))):
                 raise LinkDown(f"{type(error).__name__}: {error}") from None
             try:
-                answer = self._exchange(method, target, body, all_headers, timeout_s)
+                answer = exchange()
             except (http.client.HTTPException, OSError, ValueError) as again:
                 self.close()
                 raise LinkDown(f"{type(again).__name__}: {again}") from None
@@ -170,7 +178,16 @@ class Session:
             with contextlib.suppress(OSError):
                 connection.close()
 
-    def _exchange(self, method: str, target: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> Answer:
+    def _exchange(
+        self,
+        method: str,
+        target: str,
+        *,
+        body: Any,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        sink: BinaryIO | None,
+    ) -> Answer:
         connection = self._connection
         if connection is None:
             connection = self._connect(timeout_s)
@@ -179,7 +196,11 @@ class Session:
             connection.sock.settimeout(timeout_s)
         connection.request(method, target, body=body, headers=dict(headers))
         response = connection.getresponse()
-        data = response.read(_MAX_ANSWER)
+        if sink is not None and 200 <= response.status < 300:
+            shutil.copyfileobj(response, sink)
+            data = b""
+        else:
+            data = response.read(_MAX_ANSWER)
         if response.will_close:
             self.close()
         if 200 <= response.status < 300:

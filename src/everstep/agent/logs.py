@@ -151,11 +151,10 @@ class LogShipper:
         if not isinstance(held, int) or isinstance(held, bool) or held < 0:
             raise LinkDown("the server's answer to logs has no offset")
         before = stream.offset
-        stream.offset = min(held, size + len(data))
-        if stream.known and held == before:
-            raise LinkDown("the server takes no log now")
+        moved = not stream.known or held != before
+        stream.offset = min(held, max(size, before + len(data)))
         stream.known = True
-        return True
+        return moved
 
     def _forget(self, attempt: int, rank: str) -> None:
         with self._lock:

@@ -39,7 +39,8 @@ def digest_of(spec: Spec) -> str:
         hs.SPEC_SETUP: spec.setup,
         hs.SPEC_WORKDIR: spec.workdir,
         hs.SPEC_FILE_MOUNTS: spec.file_mounts,
-        hs.SPEC_ENVS: spec.envs,
+        # Names only where values are secret: a digest that leaves the machine must not help to guess them.
+        hs.SPEC_ENVS: {name: "" if name in spec.secret_names else value for name, value in spec.envs.items()},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -69,7 +70,11 @@ class Preparation:
 
     def start(self) -> None:
         """Begin, or be done at once if this boot prepared the same before."""
-        self._context.settings.workdir.mkdir(parents=True, exist_ok=True)
+        try:
+            self._context.settings.workdir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._finish(f"cannot write files: {error}")
+            return
         if atomic.read_json(self._context.settings.state / _PREPARED) == self._marker():
             self._finish(None)
             return

@@ -34,6 +34,7 @@ EXIT_UNUSABLE = 2
 EXIT_UNKNOWN = 3
 EXIT_SECOND = 4
 _TICK_S = 0.25
+_ADVANCE_S = 2.0  # a step that failed (no port, no process) is tried again
 _LOCK_WAIT_S = 10.0
 _DRAIN_SHUTDOWN_S = 5.0
 _DRAIN_RELEASE_S = 30.0
@@ -81,6 +82,7 @@ class Agent:
         self._watcher.start()
         self._mailbox.every(known.heartbeat_s, self._heartbeat)
         self._mailbox.every(_TICK_S, self._tick)
+        self._mailbox.every(_ADVANCE_S, self._conductor.advance)
         self._mailbox.run()
         listener.close()
         self._supervisor.close(_DRAIN_SHUTDOWN_S)
@@ -222,7 +224,7 @@ def main() -> int:
         code = Agent(settings, supervisor, Clock(), stopping).run()
     except joining.JoinRefused as error:
         print(f"everstep agent: {error}", file=sys.stderr)
-        code = EXIT_UNUSABLE
+        code = 0 if stopping.is_set() else EXIT_UNUSABLE
     lock.close()
     return code
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from everstep.agent.link import LinkDown, Session
 from everstep.model import handshake as hs
 
+_CHUNK = 1 << 20
+
 
 class BadArchive(Exception):
     """The archive is not what was promised; the text says how."""
@@ -24,16 +26,20 @@ def fetch(session: Session, sha256: str, target: Path) -> None:
         LinkDown, Refused: see :mod:`everstep.agent.link`.
         BadArchive: an entry would be written outside of ``target``, or it is no archive at all.
     """
-    answer = session.request("GET", hs.PATH_WORKDIR + sha256, timeout_s=300.0)
-    found = hashlib.sha256(answer.body).hexdigest()
-    if found != sha256:
-        raise LinkDown(f"the folder arrived with digest {found[:12]}, expected {sha256[:12]}")
     target.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(target.name + ".tar.gz.tmp")
     try:
-        temporary.write_bytes(answer.body)
-        with tarfile.open(temporary, "r:gz") as archive:
-            unpack(archive, target)
+        with open(temporary, "w+b") as file:
+            session.request("GET", hs.PATH_WORKDIR + sha256, timeout_s=300.0, sink=file)
+            file.seek(0)
+            digest = hashlib.sha256()
+            for chunk in iter(lambda: file.read(_CHUNK), b""):
+                digest.update(chunk)
+            if digest.hexdigest() != sha256:
+                raise LinkDown(f"the folder arrived with digest {digest.hexdigest()[:12]}, expected {sha256[:12]}")
+            file.seek(0)
+            with tarfile.open(fileobj=file, mode="r:gz") as archive:
+                unpack(archive, target)
     except (tarfile.TarError, EOFError) as error:
         raise BadArchive(f"the uploaded folder is not a .tar.gz: {error}") from None
     finally:

@@ -80,7 +80,7 @@ MSG_SHUTDOWN = "shutdown"  # journal. how: "preempted"|"normal": the last words 
 MSG_OUTPUTS_STORED = "outputs_stored"  # journal. files, bytes, error|null
 # When it can be told: saved and stopped, no word from the server.
 MSG_LEASE_EXPIRED = "lease_expired"  # journal. attempt
-MSG_EXEC_ENDED = "exec_ended"  # exec id, rc
+MSG_EXEC_ENDED = "exec_ended"  # id (of the exec order), rc
 # At most once per attempt: the checkpoint folder grew (scripts without our library).
 MSG_FOLDER_GROWTH = "folder_growth"  # journal. attempt
 
