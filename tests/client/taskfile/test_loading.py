@@ -97,6 +97,14 @@ def test_a_bomb_of_merges_is_refused() -> None:
     ]
 
 
+def test_a_hopeless_file_is_not_read_to_its_end() -> None:
+    said = _problems("t", text="".join(f"key{i}: 1\n" for i in range(20_000 // 2 - 10)))
+    assert len(said) == 50
+    assert said[49].startswith("t:50: key49: unknown key")
+    said = _problems("t", text="run: a\n" * 1000)
+    assert len(said) == 50
+
+
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +147,13 @@ def test_secrets_are_in_no_text_even_by_an_alias() -> None:
     said = "\n".join(_problems("t", text=text))
     assert "hunter2" not in said
     assert "'***'" in said
+
+
+def test_secrets_that_are_refused_are_masked_too() -> None:
+    text = "secrets: {bad-name: &s hunter2-long, L: [&t hunter2-list]}\nnum_nodes: *s\npolicy: [*t]\nname: *t\nrun: x"
+    said = "\n".join(_problems("t", text=text))
+    assert "num_nodes: expected a whole number of machines from 1 to 10000, found '***'" in said
+    assert "hunter2" not in said
 
 
 @given(st.text(alphabet="ab:*&!{}[]'\"%@`#-> \n\t", min_size=4, max_size=20))

@@ -58,19 +58,21 @@ class Built:
 
 
 class Builder:
-    """Builds one task from the top section of its file."""
+    """Builds one task from the top section of its file; ``name`` is the job's name unless the file says one."""
 
-    def __init__(self, top: Section, scope: Scope, cwd: Path) -> None:
-        self._top = top
+    def __init__(self, scope: Scope, cwd: Path, name: str) -> None:
+        self._top: Section = {}
         self._scope = scope
+        self._name = name
         self._report = scope.report
         self._cwd = cwd
         self._locals: list[LocalMount] = []
         self._files: dict[str, dict[str, tuple[str, Path]]] = {}
         self._kept_folders: list[str] = []
 
-    def build(self, envs: Mapping[str, str], secrets: Mapping[str, str], name: str) -> Built:
+    def build(self, top: Section, envs: Mapping[str, str], secrets: Mapping[str, str]) -> Built:
         """The task. With problems in the report it is incomplete and must not be used."""
+        self._top = top
         secret_values = self._variables("secrets", secrets, "--secret")
         env_values = self._variables("envs", envs, "--env")
         for both in sorted(env_values.keys() & secret_values.keys()):
@@ -84,7 +86,7 @@ class Builder:
         group = SlotGroup("worker", found.machine, self._value("num_nodes", 1), ranks_per_node=ranks)
         self._check_commands()
         task = Task(
-            name=self._value("name", name),
+            name=self._value("name", self._name),
             run=self._value("run", ""),
             argv=self._value("argv", ()),
             setup=self._value("setup", ""),

@@ -67,16 +67,19 @@ def _one_mount(node: Node, scope: Scope) -> Section:
         scope.report.warn(
             node.where,
             scope.key,
-            "no bucket is made: the folder is kept across preemptions and brought home as an output",
+            "no bucket is made: the folder is an output, kept across preemptions, "
+            "and checkpoint.dir unless that is set",
         )
     return section
 
 
 _STRATEGY = "the selector chooses where to restart; to change it set `policy`"
+_COPIED = "taken as COPY: the bucket's content is there when an attempt starts, nothing is written back; see outputs"
+_NO_VOLUMES = "named volumes cannot be attached; bring data by file_mounts and take results home by outputs"
 _ORDER = "jobs start in the order of submission; the value is not used"
 _NO_IMAGE = "not used: the provider's default image starts; install what is missing in `setup`"
 _SELF_DISK = "not used: the provider's default disk is attached"
-_FILE_MOUNT = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/file_mount"}]}
+_MOUNT_SCHEMA = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/file_mount"}]}
 
 _POSITIVE = "a whole number above zero"
 _NODES = kinds.whole("a whole number of machines from 1 to 10000", least=1, most=10_000)
@@ -91,321 +94,243 @@ _JOB_RECOVERY = Kind(
 )
 
 
-def _top() -> list[Field]:
-    f = ("",)
-    return [
-        Field(*f, "name", kinds.NAME, _W, "the job's name, for people"),
-        Field(*f, "resources", kinds.section("resources", "a mapping of resources"), _W, "what each machine must have"),
-        Field(*f, "num_nodes", _NODES, _W, "number of machines; all start, stop and resume together"),
-        Field(
-            *f,
-            "workdir",
-            Kind("a path", _workdir, {"type": "string"}),
-            _W,
-            "local folder uploaded to every machine, .gitignore honoured; a git repository ({url, ref}) is refused",
-        ),
-        Field(*f, "setup", kinds.SHELL, _W, "shell commands, once on each new machine"),
-        Field(*f, "run", kinds.SHELL, _W, "shell commands, once on each machine in every attempt"),
-        Field(
-            *f,
-            "envs",
-            kinds.VARIABLES,
-            _W,
-            "environment variables; `${NAME}` is filled in in workdir and file_mounts; without a value: given by --env",
-        ),
-        Field(
-            *f,
-            "secrets",
-            kinds.VARIABLES,
-            _W,
-            "as envs, but values stay out of the journal, logs and command lines; without a value: given by --secret",
-        ),
-        Field(
-            *f,
-            "file_mounts",
-            Kind(
-                "a mapping of paths to sources", _file_mounts, {"type": "object", "additionalProperties": _FILE_MOUNT}
-            ),
-            _W,
-            "PATH_ON_THE_NODE: local path or bucket URI",
-        ),
-        Field(
-            *f,
-            "outputs",
-            kinds.PATHS,
-            _W,
-            "paths brought home before a disk is deleted (default: the checkpoint folder); "
-            "a mapping (size estimates) is warned and not used",
-        ),
-        Field(
-            *f,
-            "inputs",
-            kinds.ANYTHING,
-            _N,
-            "estimates of input sizes are not used: transfer prices come from the offers",
-        ),
-        Field(
-            *f,
-            "config",
-            kinds.ANYTHING,
-            _N,
-            "settings of another program: not used; the server has its own configuration",
-            warn_if=_is_given,
-        ),
-        Field(*f, "event_callback", kinds.ANYTHING, _N, "not called: follow `everstep events JOB`"),
-        Field(
-            *f, "file_mounts_mapping", kinds.ANYTHING, _N, "not used: it is made by another program from file_mounts"
-        ),
-        Field(
-            *f,
-            "service",
-            kinds.ANYTHING,
-            _R,
-            "everstep trains and does not serve models; remove this section to run the task once",
-        ),
-        Field(
-            *f,
-            "pool",
-            kinds.ANYTHING,
-            _R,
-            "worker pools do not exist here; submit the task as a job, machines are found for it",
-        ),
-        Field(
-            *f, "execution", kinds.ANYTHING, _R, "job groups do not exist here; submit each task as a job of its own"
-        ),
-        Field(
-            *f,
-            "volumes",
-            kinds.ANYTHING,
-            _R,
-            "named volumes cannot be attached; bring data by file_mounts and take results home by outputs",
-        ),
-    ]
+_TOP = (
+    Field("name", kinds.NAME, _W, "the job's name, for people"),
+    Field("resources", kinds.section("resources", "a mapping of resources"), _W, "what each machine must have"),
+    Field("num_nodes", _NODES, _W, "number of machines; all start, stop and resume together"),
+    Field(
+        "workdir",
+        Kind("a path", _workdir, {"type": "string"}),
+        _W,
+        "local folder uploaded to every machine, .gitignore honoured; a git repository ({url, ref}) is refused",
+    ),
+    Field("setup", kinds.SHELL, _W, "shell commands, once on each new machine"),
+    Field("run", kinds.SHELL, _W, "shell commands, once on each machine in every attempt"),
+    Field(
+        "envs",
+        kinds.VARIABLES,
+        _W,
+        "environment variables; `${NAME}` is filled in in workdir and file_mounts; without a value: given by --env",
+    ),
+    Field(
+        "secrets",
+        kinds.VARIABLES,
+        _W,
+        "as envs, but values stay out of the journal, logs and command lines; without a value: given by --secret",
+    ),
+    Field(
+        "file_mounts",
+        Kind("a mapping of paths to sources", _file_mounts, {"type": "object", "additionalProperties": _MOUNT_SCHEMA}),
+        _W,
+        "PATH_ON_THE_NODE: local path or bucket URI",
+    ),
+    Field(
+        "outputs",
+        kinds.PATHS,
+        _W,
+        "paths brought home before a disk is deleted (default: the checkpoint folder); "
+        "a mapping (size estimates) is warned and not used",
+    ),
+    Field("inputs", kinds.ANYTHING, _N, "estimates of input sizes are not used: transfer prices come from the offers"),
+    Field(
+        "config",
+        kinds.ANYTHING,
+        _N,
+        "settings of another program: not used; the server has its own configuration",
+        warn_if=_is_given,
+    ),
+    Field("event_callback", kinds.ANYTHING, _N, "not called: follow `everstep events JOB`"),
+    Field("file_mounts_mapping", kinds.ANYTHING, _N, "not used: it is made by another program from file_mounts"),
+    Field(
+        "service",
+        kinds.ANYTHING,
+        _R,
+        "everstep trains and does not serve models; remove this section to run the task once",
+    ),
+    Field(
+        "pool",
+        kinds.ANYTHING,
+        _R,
+        "worker pools do not exist here; submit the task as a job, machines are found for it",
+    ),
+    Field("execution", kinds.ANYTHING, _R, "job groups do not exist here; submit each task as a job of its own"),
+    Field("volumes", kinds.ANYTHING, _R, _NO_VOLUMES),
+)
+
+_MACHINE = (
+    Field(
+        "accelerators", machines.ACCELERATORS, _W, "`A100:8`, `A100`, a mapping (any of them) or a list (in that order)"
+    ),
+    Field("gpus", machines.ACCELERATORS, _W, "same as accelerators", alias_of="accelerators"),
+    Field(
+        "infra",
+        machines.INFRA,
+        _W,
+        "`aws`, `aws/us-east-1`, `aws/us-east-1/us-east-1a`, `gcp/*`, `local`; Kubernetes is refused",
+    ),
+    Field("cloud", machines.CLOUD, _W, "older spelling of infra"),
+    Field("region", kinds.WORD, _W, "older spelling of infra"),
+    Field("zone", kinds.WORD, _W, "older spelling of infra"),
+    Field("instance_type", kinds.WORD, _W, "the vendor's name of the machine type"),
+    Field("cpus", machines.CPUS, _W, "`4`, or `4+` for at least 4"),
+    Field("memory", machines.MEMORY, _W, "GiB: `32`, `32+`, `64GB+`, or `4x` for 4 GiB per CPU"),
+    Field("disk_size", kinds.DISK, _W, "GiB: `256`, or with a unit"),
+    Field("use_spot", kinds.TRUTH, _W, "same as spot, true or false", alias_of="spot"),
+    Field("spot", kinds.SPOT, _W, "true, false or auto (default: the selector chooses)", ours=True),
+    Field(
+        "max_price",
+        kinds.MONEY,
+        _W,
+        "US dollars per hour: cap on the spot price of one machine (default: its on-demand price)",
+        ours=True,
+    ),
+    Field(
+        "max_hourly_cost",
+        kinds.MONEY,
+        _N,
+        "taken as max_price, which caps the spot price of each machine; objective.budget bounds the bill",
+        alias_of="max_price",
+    ),
+    Field(
+        "ranks_per_node",
+        _RANKS,
+        _W,
+        "processes that everstep starts on each machine, with RANK, LOCAL_RANK and WORLD_SIZE set",
+        ours=True,
+    ),
+    Field("job_recovery", _JOB_RECOVERY, _W, "see job_recovery; the name of a strategy alone is warned"),
+    Field("spot_recovery", _JOB_RECOVERY, _W, "same as job_recovery", alias_of="job_recovery"),
+    Field("labels", kinds.LABELS, _W, "tags put on machines and disks"),
+    Field("image_id", kinds.ANYTHING, _N, _NO_IMAGE),
+    Field("disk_tier", kinds.ANYTHING, _N, _SELF_DISK),
+    Field("local_disk", kinds.ANYTHING, _N, _SELF_DISK),
+    Field("ephemeral_storage", kinds.DISK, _N, "taken as disk_size", alias_of="disk_size"),
+    Field("network_tier", kinds.ANYTHING, _N, "not used: machines get the provider's default network"),
+    Field(
+        "ports",
+        kinds.ANYTHING,
+        _N,
+        "no port is opened to the outside: machines call the server, never the other way round",
+    ),
+    Field("accelerator_args", kinds.ANYTHING, _N, "not used: TPU settings mean nothing here"),
+    Field("autostop", kinds.ANYTHING, _N, "not used: machines are given back when the job ends", warn_if=_is_given),
+    Field("hooks", kinds.ANYTHING, _N, "not run: to act on a preemption notice set checkpoint.on_notice"),
+    Field("priority", kinds.ANYTHING, _N, _ORDER),
+    Field("priority_class", kinds.ANYTHING, _N, _ORDER),
+    Field("volumes", kinds.ANYTHING, _R, _NO_VOLUMES),
+)
+"""``resources``, and each alternative inside it."""
+
+_LISTS = (
+    Field(
+        "any_of",
+        machines.ALTERNATIVES,
+        _W,
+        "alternatives; must be every combination of some accelerators, places, types and markets",
+    ),
+    Field("ordered", machines.ALTERNATIVES, _W, "as any_of; the order of accelerators is a preference"),
+)
+
+_FOREIGN_RECOVERY = (
+    Field("strategy", kinds.ANY_TEXT, _N, _STRATEGY, warn_if=lambda v: str(v).lower() != "none"),
+    Field("max_restarts_on_errors", _RESTARTS, _W, "same as recovery.max_restarts"),
+    Field(
+        "recover_on_exit_codes",
+        kinds.ANYTHING,
+        _N,
+        "not used: every failure of the program counts against max_restarts",
+    ),
+)
+
+_FILE_MOUNT = (
+    Field(
+        "source",
+        kinds.PATH,
+        _W,
+        "local path or bucket URI; without it no bucket is made: the folder is an output, kept across preemptions, "
+        "and it is checkpoint.dir unless that is set",
+    ),
+    Field("mode", _MODES, _N, _COPIED, warn_if=lambda v: v != "COPY"),
+    Field("name", kinds.ANY_TEXT, _N, "no bucket of this name is made"),
+    Field("store", kinds.ANY_TEXT, _N, "not used: the scheme of source says it"),
+    Field("persistent", kinds.TRUTH, _N, "not used: no bucket is made, none is deleted", warn_if=lambda v: v is False),
+    Field("mount_options", kinds.ANYTHING, _N, "not used: buckets are copied"),
+    Field("type", kinds.ANY_TEXT, _N, "not used: everything here is a file mount"),
+    Field("config", kinds.ANYTHING, _N, "not used: buckets are copied"),
+)
 
 
-def _resources() -> list[Field]:
-    return [
-        *_machine_fields("resources"),
-        *(
-            Field("resources", name, machines.ALTERNATIVES, _W, text)
-            for name, text in (
-                ("any_of", "alternatives; must be every combination of some accelerators, places, types and markets"),
-                ("ordered", "as any_of; the order of accelerators is a preference"),
-            )
-        ),
-    ]
+def _our(name: str, kind: Kind, text: str) -> Field:
+    return Field(name, kind, _W, text, ours=True)
 
 
-def _machine_fields(place: str) -> list[Field]:
-    """``resources``, and each alternative inside it."""
-    f = (place,)
-    price = "max_price"
-    return [
-        Field(
-            *f,
-            "accelerators",
-            machines.ACCELERATORS,
-            _W,
-            "`A100:8`, `A100`, a mapping (any of them) or a list (in that order)",
-        ),
-        Field(*f, "gpus", machines.ACCELERATORS, _W, "same as accelerators", alias_of="accelerators"),
-        Field(
-            *f,
-            "infra",
-            machines.INFRA,
-            _W,
-            "`aws`, `aws/us-east-1`, `aws/us-east-1/us-east-1a`, `gcp/*`, `local`; Kubernetes is refused",
-        ),
-        Field(*f, "cloud", machines.CLOUD, _W, "older spelling of infra"),
-        Field(*f, "region", kinds.WORD, _W, "older spelling of infra"),
-        Field(*f, "zone", kinds.WORD, _W, "older spelling of infra"),
-        Field(*f, "instance_type", kinds.WORD, _W, "the vendor's name of the machine type"),
-        Field(*f, "cpus", machines.CPUS, _W, "`4`, or `4+` for at least 4"),
-        Field(*f, "memory", machines.MEMORY, _W, "GiB: `32`, `32+`, `64GB+`, or `4x` for 4 GiB per CPU"),
-        Field(*f, "disk_size", kinds.DISK, _W, "GiB: `256`, or with a unit"),
-        Field(*f, "use_spot", kinds.TRUTH, _W, "same as spot, true or false", alias_of="spot"),
-        Field(*f, "spot", kinds.SPOT, _W, "true, false or auto (default: the selector chooses)", ours=True),
-        Field(
-            *f,
-            price,
-            kinds.MONEY,
-            _W,
-            "US dollars per hour: cap on the spot price of one machine (default: its on-demand price)",
-            ours=True,
-        ),
-        Field(
-            *f,
-            "max_hourly_cost",
-            kinds.MONEY,
-            _N,
-            "taken as max_price, which caps the spot price of each machine; objective.budget bounds the bill",
-            alias_of=price,
-        ),
-        Field(
-            *f,
-            "ranks_per_node",
-            _RANKS,
-            _W,
-            "processes that everstep starts on each machine, with RANK, LOCAL_RANK and WORLD_SIZE set",
-            ours=True,
-        ),
-        Field(*f, "job_recovery", _JOB_RECOVERY, _W, "see job_recovery; the name of a strategy alone is warned"),
-        Field(*f, "spot_recovery", _JOB_RECOVERY, _W, "same as job_recovery", alias_of="job_recovery"),
-        Field(*f, "labels", kinds.LABELS, _W, "tags put on machines and disks"),
-        Field(*f, "image_id", kinds.ANYTHING, _N, _NO_IMAGE),
-        Field(*f, "disk_tier", kinds.ANYTHING, _N, _SELF_DISK),
-        Field(*f, "local_disk", kinds.ANYTHING, _N, _SELF_DISK),
-        Field(*f, "ephemeral_storage", kinds.DISK, _N, "taken as disk_size", alias_of="disk_size"),
-        Field(*f, "network_tier", kinds.ANYTHING, _N, "not used: machines get the provider's default network"),
-        Field(
-            *f,
-            "ports",
-            kinds.ANYTHING,
-            _N,
-            "no port is opened to the outside: machines call the server, never the other way round",
-        ),
-        Field(*f, "accelerator_args", kinds.ANYTHING, _N, "not used: TPU settings mean nothing here"),
-        Field(
-            *f, "autostop", kinds.ANYTHING, _N, "not used: machines are given back when the job ends", warn_if=_is_given
-        ),
-        Field(*f, "hooks", kinds.ANYTHING, _N, "not run: to act on a preemption notice set checkpoint.on_notice"),
-        Field(*f, "priority", kinds.ANYTHING, _N, _ORDER),
-        Field(*f, "priority_class", kinds.ANYTHING, _N, _ORDER),
-        Field(
-            *f,
-            "volumes",
-            kinds.ANYTHING,
-            _R,
-            "named volumes cannot be attached; bring data by file_mounts and take results home by outputs",
-        ),
-    ]
+_OUR_TOP = (
+    _our("argv", kinds.WORDS, "instead of run: a command as a list of words, started once per rank"),
+    _our("recovery", kinds.section("recovery", "a mapping"), "how failures are met"),
+    _our("checkpoint", kinds.section("checkpoint", "a mapping"), "where, when and how the program saves"),
+    _our("work", kinds.section("work", "a mapping"), "how much there is to do: {steps: N}, or {hours: H, on: TYPE}"),
+    _our("objective", kinds.section("objective", "a mapping"), "what to optimise, and within which bounds"),
+    _our("policy", kinds.NAME, "name of the selector"),
+    _our("stop_grace", kinds.DURATION_OR_ZERO, "time between SIGTERM and SIGKILL (default 30s)"),
+)
+
+_RECOVERY = (
+    _our("max_restarts", _RESTARTS, "restarts after failures of the program; preemptions never count (default 0)"),
+    _our("no_progress_limit", _COUNT, "attempts in a row without progress before the job fails (default 3)"),
+    _our("on_no_capacity", _ON_NO_CAPACITY, "wait, on_demand or fail (default: on_demand if spot is auto, else wait)"),
+    _our("max_wait", kinds.DURATION, "give up after waiting so long for capacity (default: never)"),
+    _our("boot_timeout", kinds.DURATION, "a machine that has not joined by then is replaced (default 10m)"),
+    _our("cooldown", kinds.DURATION_OR_ZERO, "how long a pool that failed is avoided (default 30m)"),
+    _our(
+        "keep_on_failure",
+        kinds.DURATION_OR_ZERO,
+        "keep the machines so long after a failure, billed visibly (default 0s)",
+    ),
+)
+
+_CHECKPOINT = (
+    _our("dir", kinds.PATH, "folder on the machines (default: chosen by everstep, in EVERSTEP_CHECKPOINT_DIR)"),
+    _our("every", kinds.EVERY, "auto (default) or a duration"),
+    _our(
+        "on_notice",
+        kinds.ON_NOTICE,
+        "signal or shell command when a preemption is announced (default: through the library)",
+    ),
+    _our("keep", _COUNT, "how many to keep (default 3)"),
+)
+
+_WORK = (
+    _our("steps", _COUNT, "training steps in all"),
+    _our("hours", _HOURS, "hours in all on the machine type `on`"),
+    _our("on", kinds.WORD, "machine type that hours refers to"),
+)
+
+_OBJECTIVE = (
+    _our("minimize", kinds.choice("cost", "time"), "cost (default) or time"),
+    _our("deadline", kinds.DEADLINE, "a duration from submission, or a time with its zone"),
+    _our("budget", kinds.MONEY, "US dollars: upper bound of the bill"),
+)
 
 
-def _job_recovery() -> list[Field]:
-    f = ("job_recovery",)
-    return [
-        Field(*f, "strategy", kinds.ANY_TEXT, _N, _STRATEGY, warn_if=lambda v: str(v).lower() != "none"),
-        Field(*f, "max_restarts_on_errors", _RESTARTS, _W, "same as recovery.max_restarts"),
-        Field(
-            *f,
-            "recover_on_exit_codes",
-            kinds.ANYTHING,
-            _N,
-            "not used: every failure of the program counts against max_restarts",
-        ),
-    ]
+def _table(sections: Mapping[str, tuple[Field, ...]]) -> Mapping[str, Mapping[str, Field]]:
+    for place, fields in sections.items():
+        names = [one.name for one in fields]
+        if len(set(names)) < len(names):
+            raise AssertionError(f"a key of '{place}' stands in the table twice")
+    return {place: {one.name: one for one in fields} for place, fields in sections.items()}
 
 
-def _file_mount() -> list[Field]:
-    f = ("file_mount",)
-    copied = "taken as COPY: the bucket's content is there when an attempt starts, nothing is written back; see outputs"
-    return [
-        Field(
-            *f,
-            "source",
-            kinds.PATH,
-            _W,
-            "local path or bucket URI; without it no bucket is made: the folder is an output, kept across preemptions, "
-            "and it is checkpoint.dir unless that is set",
-        ),
-        Field(*f, "mode", _MODES, _N, copied, warn_if=lambda v: v != "COPY"),
-        Field(*f, "name", kinds.ANY_TEXT, _N, "no bucket of this name is made"),
-        Field(*f, "store", kinds.ANY_TEXT, _N, "not used: the scheme of source says it"),
-        Field(
-            *f,
-            "persistent",
-            kinds.TRUTH,
-            _N,
-            "not used: no bucket is made, none is deleted",
-            warn_if=lambda v: v is False,
-        ),
-        Field(*f, "mount_options", kinds.ANYTHING, _N, "not used: buckets are copied"),
-        Field(*f, "type", kinds.ANY_TEXT, _N, "not used: everything here is a file mount"),
-        Field(*f, "config", kinds.ANYTHING, _N, "not used: buckets are copied"),
-    ]
-
-
-def _ours() -> list[Field]:
-    def f(place: str, name: str, kind: Kind, text: str) -> Field:
-        return Field(place, name, kind, _W, text, ours=True)
-
-    return [
-        f("", "argv", kinds.WORDS, "instead of run: a command as a list of words, started once per rank"),
-        f("", "recovery", kinds.section("recovery", "a mapping"), "how failures are met"),
-        f("", "checkpoint", kinds.section("checkpoint", "a mapping"), "where, when and how the program saves"),
-        f(
-            "",
-            "work",
-            kinds.section("work", "a mapping"),
-            "how much there is to do: {steps: N}, or {hours: H, on: TYPE}",
-        ),
-        f("", "objective", kinds.section("objective", "a mapping"), "what to optimise, and within which bounds"),
-        f("", "policy", kinds.NAME, "name of the selector"),
-        f("", "stop_grace", kinds.DURATION_OR_ZERO, "time between SIGTERM and SIGKILL (default 30s)"),
-        f(
-            "recovery",
-            "max_restarts",
-            _RESTARTS,
-            "restarts after failures of the program; preemptions never count (default 0)",
-        ),
-        f(
-            "recovery",
-            "no_progress_limit",
-            _COUNT,
-            "attempts in a row without progress before the job fails (default 3)",
-        ),
-        f(
-            "recovery",
-            "on_no_capacity",
-            _ON_NO_CAPACITY,
-            "wait, on_demand or fail (default: on_demand if spot is auto, else wait)",
-        ),
-        f("recovery", "max_wait", kinds.DURATION, "give up after waiting so long for capacity (default: never)"),
-        f(
-            "recovery",
-            "boot_timeout",
-            kinds.DURATION,
-            "a machine that has not joined by then is replaced (default 10m)",
-        ),
-        f("recovery", "cooldown", kinds.DURATION_OR_ZERO, "how long a pool that failed is avoided (default 30m)"),
-        f(
-            "recovery",
-            "keep_on_failure",
-            kinds.DURATION_OR_ZERO,
-            "keep the machines so long after a failure, billed visibly (default 0s)",
-        ),
-        f(
-            "checkpoint",
-            "dir",
-            kinds.PATH,
-            "folder on the machines (default: chosen by everstep, in EVERSTEP_CHECKPOINT_DIR)",
-        ),
-        f("checkpoint", "every", kinds.EVERY, "auto (default) or a duration"),
-        f(
-            "checkpoint",
-            "on_notice",
-            kinds.ON_NOTICE,
-            "signal or shell command when a preemption is announced (default: through the library)",
-        ),
-        f("checkpoint", "keep", _COUNT, "how many to keep (default 3)"),
-        f("work", "steps", _COUNT, "training steps in all"),
-        f("work", "hours", _HOURS, "hours in all on the machine type `on`"),
-        f("work", "on", kinds.WORD, "machine type that hours refers to"),
-        f("objective", "minimize", kinds.choice("cost", "time"), "cost (default) or time"),
-        f("objective", "deadline", kinds.DEADLINE, "a duration from submission, or a time with its zone"),
-        f("objective", "budget", kinds.MONEY, "US dollars: upper bound of the bill"),
-    ]
-
-
-def _table() -> Mapping[str, Mapping[str, Field]]:
-    table: dict[str, dict[str, Field]] = {}
-    for one in [*_top(), *_resources(), *_machine_fields("alternative"), *_job_recovery(), *_file_mount(), *_ours()]:
-        section = table.setdefault(one.place, {})
-        if one.name in section:
-            raise AssertionError(f"{one.place}.{one.name} stands in the table twice")
-        section[one.name] = one
-    return table
-
-
-TABLE: Mapping[str, Mapping[str, Field]] = _table()
-"""Place -> key -> field."""
+TABLE = _table(
+    {
+        "": _TOP + _OUR_TOP,
+        "resources": _MACHINE + _LISTS,
+        "alternative": _MACHINE,
+        "job_recovery": _FOREIGN_RECOVERY,
+        "file_mount": _FILE_MOUNT,
+        "recovery": _RECOVERY,
+        "checkpoint": _CHECKPOINT,
+        "work": _WORK,
+        "objective": _OBJECTIVE,
+    }
+)
+"""Place (section; empty = top level) -> key -> field."""

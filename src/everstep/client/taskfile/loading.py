@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everstep.client.taskfile.build import Builder, LocalMount
+from everstep.client.taskfile.build import Builder, Built, LocalMount
 from everstep.client.taskfile.fields import TABLE
 from everstep.client.taskfile.kinds import ENV_NAME
 from everstep.client.taskfile.nodes import MAX_CHARS, Node, Override, apply_override, node_of, parse_documents
-from everstep.client.taskfile.reading import Report, Scope, nearest
+from everstep.client.taskfile.reading import Report, Scope, TooManyProblems, nearest
 from everstep.model.errors import BadInput, Problem
 from everstep.model.task import Task
 
@@ -106,28 +106,45 @@ def _load(
     if root.kind == "map":
         for override in overrides:
             root = apply_override(root, override)
-    _check_given(envs, "--env", report)
-    _check_given(secrets, "--secret", report)
-    scope = Scope(report)
-    if root.kind != "map":
-        found = root.shown if root.kind in ("list", "null") else "a single value"
-        report.problem(root.where, "", f"expected a task: a mapping with keys such as resources and run, found {found}")
-        raise BadInput(*report.problems)
-    top = scope.section(root, "")
-    built = Builder(top, scope, cwd or Path.cwd()).build(envs, secrets, default_name or "task")
-    mask = _Mask(built.secrets)
-    if report.problems:
+    mask = _Mask([*secrets.values(), *_texts(root.entries["secrets"].value if "secrets" in root.entries else None)])
+    try:
+        built = _build(root, report, envs, secrets, Builder(Scope(report), cwd or Path.cwd(), default_name or "task"))
+    except TooManyProblems:
+        built = None
+    if report.problems or built is None:
         raise BadInput(*(mask.problem(p) for p in sorted(report.problems, key=_line)))
     warnings = tuple(mask.text(w) for w in report.warnings)
     return LoadedTask(built.task, built.secrets, built.workdir, built.mounts, warnings, name)
 
 
+def _build(
+    root: Node, report: Report, envs: Mapping[str, str], secrets: Mapping[str, str], builder: Builder
+) -> Built | None:
+    _check_given(envs, "--env", report)
+    _check_given(secrets, "--secret", report)
+    if root.kind != "map":
+        found = root.shown if root.kind in ("list", "null") else "a single value"
+        report.problem(root.where, "", f"expected a task: a mapping with keys such as resources and run, found {found}")
+        return None
+    return builder.build(Scope(report).section(root, ""), envs, secrets)
+
+
+def _texts(node: Node | None) -> Iterator[str]:
+    """Every scalar below ``node``."""
+    if node is None:
+        return
+    if node.text:
+        yield node.text
+    for inner in (*node.items, *(entry.value for entry in node.entries.values())):
+        yield from _texts(inner)
+
+
 class _Mask:
     """Takes the values of secrets out of texts, however they came there: by an alias, or typed in the wrong place."""
 
-    def __init__(self, secrets: Mapping[str, str]) -> None:
+    def __init__(self, secrets: Iterable[str]) -> None:
         # Shorter ones are no secrets, and would garble every message. The longest first: one may contain another.
-        self._values = sorted((v for v in secrets.values() if len(v) >= 4), key=len, reverse=True)
+        self._values = sorted({v for v in secrets if len(v) >= 4}, key=len, reverse=True)
 
     def text(self, text: str) -> str:
         for value in self._values:

@@ -20,6 +20,8 @@ MAX_DEPTH = 32
 MAX_NODES = 20_000
 """Counted with every alias expanded, which is what stops a bomb of aliases."""
 
+_MAX_EQUAL_KEYS = 50
+
 Kind = str
 """``null``, ``bool``, ``int``, ``float``, ``text``, ``list`` or ``map``."""
 
@@ -96,7 +98,7 @@ def parse_documents(text: str, name: str) -> list[Node]:
     except yaml.MarkedYAMLError as error:
         raise BadInput(*composer.problems, _syntax(error, name)) from None
     if composer.problems:
-        raise BadInput(*composer.problems)
+        raise BadInput(*composer.problems[:_MAX_EQUAL_KEYS])
     return [d for d in documents if d.kind != "null"]
 
 

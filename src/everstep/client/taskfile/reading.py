@@ -14,6 +14,8 @@ from typing import Any
 from everstep.client.taskfile.nodes import Node
 from everstep.model.errors import Problem
 
+MAX_PROBLEMS = 50
+
 
 class Mismatch(Exception):
     """A value is not what was expected. Carries the message and, perhaps, the fix."""
@@ -22,6 +24,10 @@ class Mismatch(Exception):
         super().__init__(message)
         self.message = message
         self.fix = fix
+
+
+class TooManyProblems(Exception):
+    """The report is full."""
 
 
 class Status(StrEnum):
@@ -49,10 +55,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key of the task file: the source of the parser, of the editor schema and of the table in the docs.
+    """One key of a section: the source of the parser, of the editor schema and of the table in the docs.
 
     Attributes:
-        place: the section it stands in (``""`` = top level).
         name: the key.
         text: what it does; for a key that is warned or refused, what everstep does instead: shown to the user as it is.
         ours: not a SkyPilot key.
@@ -60,7 +65,6 @@ class Field:
         warn_if: for a warned key: whether this value deserves the warning.
     """
 
-    place: str
     name: str
     kind: Kind
     status: Status
@@ -92,10 +96,16 @@ class Report:
     warnings: list[str] = field(default_factory=list)
 
     def problem(self, where: str, key: str, message: str, fix: str = "") -> None:
-        """Adds a problem; the same one twice (an alias read twice) counts once."""
+        """Adds a problem; the same one twice (an alias read twice) counts once.
+
+        Raises:
+            TooManyProblems: reading on would help nobody.
+        """
         found = Problem(where, key, message, fix)
         if found not in self.problems:
             self.problems.append(found)
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise TooManyProblems
 
     def warn(self, where: str, key: str, message: str) -> None:
         """Adds a warning."""
