@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import itertools
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from obstore.exceptions import BaseError
 
 from everstep.blobs import open_blobs
 from everstep.blobs.objects import ObstoreBlobs
@@ -26,7 +30,7 @@ server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_
 print(server.server_port, flush=True)
 server.serve_forever()
 """
-OPTIONS = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
+OPTIONS: dict[str, Any] = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
 _bucket_numbers = itertools.count(1)
 
 
@@ -89,3 +93,38 @@ async def test_prefixes_of_one_bucket_do_not_see_each_other(endpoint: str, bucke
     assert await two.list("") == []
     whole = ObstoreBlobs(f"s3://{bucket}", endpoint=endpoint, **OPTIONS)
     assert [info.key for info in await whole.list("")] == ["one/a"]
+
+
+@pytest.fixture
+def failing_server() -> Iterator[tuple[str, list[str]]]:
+    """Answers every put with 503; the condition each came with."""
+    asked: list[str] = []
+
+    class Fails(http.server.BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            asked.append(self.headers.get("If-None-Match", "plain"))
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Fails) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+async def test_a_conditional_put_is_sent_once_and_others_are_repeated(failing_server: tuple[str, list[str]]) -> None:
+    url, asked = failing_server
+    blobs = ObstoreBlobs("s3://bucket", endpoint=url, retry_config={"max_retries": 2}, **OPTIONS)
+    with pytest.raises(BaseError):
+        await blobs.put("a", b"x", if_absent=True)
+    assert asked == ["*"]
+    with pytest.raises(BaseError):
+        await blobs.put("a", b"x")
+    assert asked == ["*", "plain", "plain", "plain"]

@@ -19,7 +19,17 @@ from everstep.store import scan
 from everstep.store.schema import SCHEMA_VERSION
 from everstep.store.sqlite import SqliteStore, restore
 from everstep.store.sqlite.transaction import Transaction
-from everstep.testing.store_suite import A, ArchivingStoreSuite, B, SharedStoreSuite, StoreSuite, line, lines, numbers
+from everstep.testing.store_suite import (
+    A,
+    ArchivingStoreSuite,
+    B,
+    SharedStoreSuite,
+    StoreSuite,
+    line,
+    lines,
+    numbers,
+    take,
+)
 
 Opener = Callable[[], Awaitable[SqliteStore]]
 
@@ -75,6 +85,19 @@ async def test_concurrent_appends_share_transactions(store: SqliteStore, monkeyp
     await asyncio.gather(*(store.append([lines(A, n)], None) for n in range(200)))
     # All are handed in before the event loop runs again; the thread may have caught the first ones alone.
     assert len(begun) < 50
+
+
+async def test_a_follower_is_woken_and_does_not_poll_for_lines_of_its_own_store(path: Path) -> None:
+    store = SqliteStore(path, poll_s=3600)
+    try:
+        waiting = asyncio.create_task(take(store.follow(), 3))
+        for n in range(3):
+            # Long enough for the follower to have seen that there is nothing more.
+            await asyncio.sleep(0.02)
+            await store.append([lines(A, n)], None)
+        assert numbers(await waiting) == [0, 1, 2]
+    finally:
+        await store.close()
 
 
 async def test_a_cancelled_caller_leaves_the_others_alone(store: SqliteStore) -> None:
