@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -77,34 +78,80 @@ def test_killed_at_random_steps_ends_with_the_same_weights(
     assert weights(text) == weights(undisturbed)
 
 
-def test_two_ranks_killed_and_resumed_end_with_the_same_weights(scripts: Zygote, place: Path) -> None:
-    def gang(cwd: Path, name: str, **more: object) -> list[Child]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": 2}
-        return [
-            scripts.start(
-                [SCRIPT],
-                cwd=cwd,
-                log=place / f"{name}-{rank}.log",
-                env=env(RANK=rank, LOCAL_RANK=rank, **common, **(more if rank == 1 else {})),
-            )
-            for rank in range(2)
-        ]
+def gang(scripts: Zygote, place: Path, name: str, *, folders: list[Path], **more: object) -> list[Child]:
+    """Two ranks; ``more`` goes to rank 1 alone if it begins with TINY_DIE."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": 2}
+    for_all = {key: value for key, value in more.items() if not key.startswith("TINY_DIE")}
+    return [
+        scripts.start(
+            [SCRIPT],
+            cwd=place,
+            log=place / f"{name}-{rank}.log",
+            env=env(
+                **{
+                    "RANK": rank,
+                    "LOCAL_RANK": rank,
+                    **common,
+                    handshake.ENV_CHECKPOINT_DIR: folders[rank],
+                    handshake.ENV_REPORT_DIR: place / "reports",
+                    **(more if rank == 1 else for_all),
+                }
+            ),
+        )
+        for rank in range(2)
+    ]
 
-    plain = gang(place / "plain", "plain")
-    assert [child.wait() for child in plain] == [0, 0], plain[0].text() + plain[1].text()
+
+def both_end(children: list[Child], rc: int = 0) -> None:
+    assert [child.wait() for child in children] == [rc, rc], children[0].text() + children[1].text()
+
+
+def die(children: list[Child]) -> None:
+    assert children[1].wait() == -9
+    children[0].kill()
+    assert children[0].wait() in (-9, 1)
+
+
+def test_two_ranks_killed_and_resumed_end_with_the_same_weights(scripts: Zygote, place: Path) -> None:
+    plain = gang(scripts, place, "plain", folders=[place / "other"] * 2)
+    both_end(plain)
     for number, death in enumerate((8, 13), start=1):
-        doomed = gang(place, str(number), TINY_DIE_AT=death)
-        assert doomed[1].wait() == -9
-        doomed[0].kill()
-        assert doomed[0].wait() in (-9, 1)
-    last = gang(place, "last")
-    assert [child.wait() for child in last] == [0, 0], last[0].text() + last[1].text()
+        die(gang(scripts, place, str(number), folders=[place / "saves"] * 2, TINY_DIE_AT=death))
+    last = gang(scripts, place, "last", folders=[place / "saves"] * 2)
+    both_end(last)
     assert "from 2:12 attempt 3" in last[0].text()
     assert weights(last[0].text()) == weights(plain[0].text())
     assert losses(last[1].text()).items() <= losses(plain[1].text()).items()
+
+
+def test_two_ranks_stop_at_the_same_step_when_one_is_asked(scripts: Zygote, place: Path) -> None:
+    more = {"TINY_STEPS": 100_000, handshake.ENV_CHECKPOINT_EVERY: 3600}
+    children = gang(scripts, place, "asked", folders=[place / "saves"] * 2, **more)
+    eventually(lambda: len(losses(children[1].text())) > 3)
+    children[1].terminate()
+    both_end(children, handshake.EXIT_SAVED)
+    assert max(losses(children[0].text())) == max(losses(children[1].text())) == facts(place)[-1]["step"]
+
+
+def test_two_machines_without_a_shared_folder(scripts: Zygote, place: Path) -> None:
+    """Resumes while both disks live; a lost disk makes the checkpoint unreadable, and that is said, not hidden."""
+    disks = [place / "disk0", place / "disk1"]
+    apart = {handshake.ENV_NUM_NODES: 2, "LOCAL_RANK": 0, handshake.ENV_CHECKPOINT_SHARED: 0, "TINY_STEPS": 8}
+    die(gang(scripts, place, "1", folders=disks, TINY_DIE_AT=5, **apart))
+    assert any("not durable" in str(fact.get("text")) for fact in facts(place))
+    assert [fact["durable"] for fact in facts(place) if fact["kind"] == "saved"] == [False] * 4
+    assert not list(disks[0].rglob("shard-00001.pt"))
+    second = gang(scripts, place, "2", folders=disks, **apart)
+    both_end(second)
+    assert "from 1:4 attempt 2" in second[0].text()
+    shutil.rmtree(disks[1])
+    third = gang(scripts, place, "3", folders=disks, **apart)
+    both_end(third)
+    assert "from None attempt 3" in third[0].text()
+    assert any("checkpoint 2:8 is skipped" in str(fact.get("text")) for fact in facts(place))
 
 
 def under_agent(place: Path, **more: object) -> dict[str, str]:
