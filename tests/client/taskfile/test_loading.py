@@ -286,3 +286,39 @@ def test_random_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFacto
     file = tmp_path_factory.getbasetemp() / "random.yaml"
     file.write_bytes(content)
     assert _outcome(lambda: load_task(file)) in ("accepted", "refused")
+
+
+_VALID = [case["yaml"] for case in yaml.safe_load((Path(__file__).parent / "valid.yaml").read_text(encoding="utf-8"))]
+_PIECES = [
+    "",
+    "\t",
+    ":",
+    "- ",
+    "  ",
+    "\n",
+    "null",
+    "-1",
+    "{",
+    "]",
+    '"',
+    "*x",
+    "&x ",
+    "!!int ",
+    "<<: ",
+    "0",
+    "𝄞",
+    "#",
+    "1e999",
+]
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(_VALID),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), st.sampled_from(_PIECES)), max_size=3),
+)
+def test_valid_files_with_slips_are_read_or_refused(text: str, slips: list[tuple[float, int, str]]) -> None:
+    for at, cut, piece in slips:
+        start = int(at * len(text))
+        text = text[:start] + piece + text[start + cut :]
+    assert _outcome(lambda: load_task("t", text=text)) in ("accepted", "refused")

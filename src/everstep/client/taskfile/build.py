@@ -15,9 +15,8 @@ from everstep.client.workdir import DEFAULT_LIMIT_BYTES, Packed, pack_files, pac
 from everstep.model.gang import Gang, SlotGroup
 from everstep.model.task import CheckpointSpec, Mount, Objective, OnNoCapacity, Recovery, Task, Work
 
-BUCKETS = ("s3", "gs", "az", "https")
 _MEANT_RUN = ("did you mean 'run'?", "did you mean 'argv'?")
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -215,12 +214,14 @@ class Builder:
         return mounts
 
     def _mount(self, target: str, source: str, got: Got) -> Mount | None:
-        scheme = _SCHEME.match(source)
-        if scheme:
-            if scheme[1].lower() in BUCKETS:
-                return Mount(target, source)
-            hint = f"expected a local path or one of {', '.join(s + '://' for s in BUCKETS)}"
-            self._report.problem(got.where, got.key, f"buckets of scheme '{scheme[1]}' are not supported", hint)
+        if _REMOTE.match(source):
+            # Nothing on the machines fetches it, and a job without its data would cost money and fail.
+            self._report.problem(
+                got.where,
+                got.key,
+                f"expected a local path: buckets are not fetched yet, found '{source}'",
+                "download it in setup; checkpoints need no bucket (leave out source), results come home by outputs",
+            )
             return None
         path = self._local(source, got)
         if path is None:

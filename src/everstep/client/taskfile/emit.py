@@ -6,9 +6,8 @@ from typing import Any
 
 import yaml
 
-from everstep.client.taskfile.build import BUCKETS
 from everstep.model.offers import MachineRequirement
-from everstep.model.task import Mount, SpotMode, Task
+from everstep.model.task import SpotMode, Task
 from everstep.model.units import exact_duration, format_instant
 
 _DEFAULT = Task()
@@ -21,13 +20,13 @@ def task_to_yaml(task: Task) -> str:
     submitting it again asks for them.
     """
     comments = [f"# workdir: uploaded, sha256 {task.workdir_digest}"] if task.workdir_digest else []
-    comments += [f"# {m.target}: uploaded from {m.source}" for m in task.mounts if not _is_bucket(m)]
+    comments += [f"# {m.target}: uploaded from {m.source}" for m in task.mounts]
     body = yaml.dump(task_to_dict(task), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return "".join(f"{line}\n" for line in comments) + body
 
 
 def task_to_dict(task: Task) -> dict[str, Any]:
-    """The keys of the task file as plain data; `task_from_dict` reads them back to an equal task (uploads aside)."""
+    """The keys of the task file as plain data; `task_from_dict` reads them back to an equal task, uploads aside."""
     group = task.gang.groups[0]
     data: dict[str, Any] = {"name": task.name}
     resources = _resources(task)
@@ -39,7 +38,6 @@ def task_to_dict(task: Task) -> dict[str, Any]:
         "argv": list(task.argv),
         "envs": dict(task.envs),
         "secrets": dict.fromkeys(task.secret_names),
-        "file_mounts": {m.target: m.source for m in task.mounts if _is_bucket(m)},
         "recovery": _recovery(task),
         "checkpoint": _checkpoint(task),
         "outputs": list(task.outputs),
@@ -50,10 +48,6 @@ def task_to_dict(task: Task) -> dict[str, Any]:
     }
     data.update({k: v for k, v in optional.items() if v})
     return data
-
-
-def _is_bucket(mount: Mount) -> bool:
-    return mount.source.partition("://")[0].lower() in BUCKETS
 
 
 def _resources(task: Task) -> dict[str, Any]:

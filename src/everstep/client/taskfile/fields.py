@@ -74,7 +74,7 @@ def _one_mount(node: Node, scope: Scope) -> Section:
 
 
 _STRATEGY = "the selector chooses where to restart; to change it set `policy`"
-_COPIED = "taken as COPY: the bucket's content is there when an attempt starts, nothing is written back; see outputs"
+_COPIED = "taken as COPY: the content is there when an attempt starts, nothing is written back; see outputs"
 _NO_VOLUMES = "named volumes cannot be attached; bring data by file_mounts and take results home by outputs"
 _ORDER = "jobs start in the order of submission; the value is not used"
 _NO_IMAGE = "not used: the provider's default image starts; install what is missing in `setup`"
@@ -122,7 +122,7 @@ _TOP = (
         "file_mounts",
         Kind("a mapping of paths to sources", _file_mounts, {"type": "object", "additionalProperties": _MOUNT_SCHEMA}),
         _W,
-        "PATH_ON_THE_NODE: local path or bucket URI",
+        "PATH_ON_THE_NODE: local path; buckets are refused for now (download in `setup`)",
     ),
     Field(
         "outputs",
@@ -247,16 +247,16 @@ _FILE_MOUNT = (
         "source",
         kinds.PATH,
         _W,
-        "local path or bucket URI; without it no bucket is made: the folder is an output, kept across preemptions, "
+        "local path; without it no bucket is made: the folder is an output, kept across preemptions, "
         "and it is checkpoint.dir unless that is set",
     ),
     Field("mode", _MODES, _N, _COPIED, warn_if=lambda v: v != "COPY"),
     Field("name", kinds.ANY_TEXT, _N, "no bucket of this name is made"),
-    Field("store", kinds.ANY_TEXT, _N, "not used: the scheme of source says it"),
+    Field("store", kinds.ANY_TEXT, _N, "not used: there is no bucket"),
     Field("persistent", kinds.TRUTH, _N, "not used: no bucket is made, none is deleted", warn_if=lambda v: v is False),
-    Field("mount_options", kinds.ANYTHING, _N, "not used: buckets are copied"),
+    Field("mount_options", kinds.ANYTHING, _N, "not used: there is no bucket"),
     Field("type", kinds.ANY_TEXT, _N, "not used: everything here is a file mount"),
-    Field("config", kinds.ANYTHING, _N, "not used: buckets are copied"),
+    Field("config", kinds.ANYTHING, _N, "not used: there is no bucket"),
 )
 
 
