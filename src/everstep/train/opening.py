@@ -66,69 +66,76 @@ def attach(
         ValueError: an argument or an environment variable makes no sense.
         RuntimeError: several ranks, and no process group yet.
     """
-    env = os.environ
     for name, thing in objects.items():
         if not (callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))):
             raise TypeError(f"attach({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
+    env = os.environ
     every_s = parse_every(str(env.get(handshake.ENV_CHECKPOINT_EVERY, "auto") if every is None else every))
-    kept = int(env.get(handshake.ENV_CHECKPOINT_KEEP) or _DEFAULT_KEEP) if keep is None else keep
-    if kept < 1:
-        raise ValueError(f"keep must be at least 1, got {kept}")
-    gang = Gang.join(env)
-    report_dir = env.get(handshake.ENV_REPORT_DIR)
-    reporter = Reporter(Path(report_dir) if report_dir else None, gang.rank)
-    root = Path(dir if dir is not None else env.get(handshake.ENV_CHECKPOINT_DIR) or _DEFAULT_DIR)
-    folder = Folder(root, reporter.warn if gang.leads_node else _silent)
-    one_folder = _one_folder(gang, env, shared)
-    durable = gang.nodes == 1 or one_folder
-    if not durable and gang.rank == 0:
-        reporter.warn(
-            f"{gang.nodes} machines without a shared checkpoint folder: checkpoints are not durable, "
-            "the loss of one machine's disk loses them"
-        )
+    site = _Site.find(env, dir, keep, shared)
     began = time.monotonic()
     try:
-        opened = Opening(gang, folder, reporter, one_folder).open(env)
+        opened = Opening(site.gang, site.folder, site.reporter, site.one_folder).open(env)
         _load(objects, opened)
     except Refused as refusal:
-        reporter.refuse(refusal.text)
+        site.reporter.refuse(refusal.text)
         raise
-    reporter.fact(
+    site.reporter.fact(
         handshake.FACT_RESTORED,
         base=None if opened.source is None else str(opened.source),
         restore_s=time.monotonic() - began,
     )
-    return _make_run(objects, opened, every_s=every_s, around=(gang, folder, reporter, kept, durable, one_folder))
+    return Run(objects, site.surround(env, opened, every_s), opened.state)
 
 
-def _make_run(
-    objects: Mapping[str, Stateful],
-    opened: Opened,
-    *,
-    every_s: float | None,
-    around: tuple[Gang, Folder, Reporter, int, bool, bool],
-) -> Run:
-    gang, folder, reporter, keep, durable, one_folder = around
-    env = os.environ
-    control = env.get(handshake.ENV_CONTROL_FILE)
-    hazard_per_h = float(env.get(handshake.ENV_HAZARD_PER_H) or DEFAULT_HAZARD_PER_H)
-    cost_s = opened.state["save_cost_s"] if opened.state is not None else None
-    terminations = Terminations()
-    terminations.listen()
-    surroundings = Surroundings(
-        gang=gang,
-        folder=folder,
-        reporter=reporter,
-        requests=Requests(Path(control) if control else None, reporter.utc()),
-        terminations=terminations,
-        pace=Pace(every_s, hazard_per_h, now=time.monotonic(), save_cost_s=cost_s),
-        attempt=opened.attempt,
-        base=opened.source,
-        keep=keep,
-        durable=durable,
-        one_folder=one_folder,
-    )
-    return Run(objects, surroundings, opened.state)
+@dataclass(frozen=True)
+class _Site:
+    """Where an attempt runs, before it has begun."""
+
+    gang: Gang
+    folder: Folder
+    reporter: Reporter
+    keep: int
+    one_folder: bool
+
+    @staticmethod
+    def find(
+        env: Mapping[str, str], dir: str | os.PathLike[str] | None, keep: int | None, shared: bool | None
+    ) -> _Site:
+        kept = int(env.get(handshake.ENV_CHECKPOINT_KEEP) or _DEFAULT_KEEP) if keep is None else keep
+        if kept < 1:
+            raise ValueError(f"keep must be at least 1, got {kept}")
+        gang = Gang.join(env)
+        report_dir = env.get(handshake.ENV_REPORT_DIR)
+        reporter = Reporter(Path(report_dir) if report_dir else None, gang.rank)
+        root = Path(dir if dir is not None else env.get(handshake.ENV_CHECKPOINT_DIR) or _DEFAULT_DIR)
+        folder = Folder(root, reporter.warn if gang.leads_node else _silent)
+        one_folder = gang.nodes == 1 or (env.get(handshake.ENV_CHECKPOINT_SHARED) == "1" if shared is None else shared)
+        if not one_folder and gang.rank == 0:
+            reporter.warn(
+                f"{gang.nodes} machines without a shared checkpoint folder: checkpoints are not durable, "
+                "the loss of one machine's disk loses them"
+            )
+        return _Site(gang, folder, reporter, kept, one_folder)
+
+    def surround(self, env: Mapping[str, str], opened: Opened, every_s: float | None) -> Surroundings:
+        """What the run works with. From here on SIGTERM means: save and stop at the next step."""
+        control = env.get(handshake.ENV_CONTROL_FILE)
+        hazard_per_h = float(env.get(handshake.ENV_HAZARD_PER_H) or DEFAULT_HAZARD_PER_H)
+        cost_s = opened.state["save_cost_s"] if opened.state is not None else None
+        terminations = Terminations()
+        terminations.listen()
+        return Surroundings(
+            gang=self.gang,
+            folder=self.folder,
+            reporter=self.reporter,
+            requests=Requests(Path(control) if control else None, self.reporter.utc()),
+            terminations=terminations,
+            pace=Pace(every_s, hazard_per_h, now=time.monotonic(), save_cost_s=cost_s),
+            attempt=opened.attempt,
+            base=opened.source,
+            keep=self.keep,
+            one_folder=self.one_folder,
+        )
 
 
 class Opening:
@@ -266,12 +273,6 @@ def _load(objects: Mapping[str, Stateful], opened: Opened) -> None:
     # The caller's name for it is gone: the state must not stay in memory twice.
     saved.clear()
     randomness.restore(opened.state["random"])
-
-
-def _one_folder(gang: Gang, env: Mapping[str, str], shared: bool | None) -> bool:
-    if gang.nodes == 1:
-        return True
-    return env.get(handshake.ENV_CHECKPOINT_SHARED) == "1" if shared is None else shared
 
 
 def _silent(_text: str) -> None:

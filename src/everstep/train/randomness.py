@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 from typing import Any
@@ -28,10 +29,8 @@ def restore(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if "numpy" in state:
-        # Imported by the run that saved: it must not matter that this one has not come to its import yet.
-        import numpy
-
-        numpy.random.set_state(state["numpy"])
+        # The script that saved uses numpy; that it has not come to its own import yet must not lose the state.
+        importlib.import_module("numpy").random.set_state(state["numpy"])
     if "cuda" in state and torch.cuda.is_available():
         for device, cuda_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(cuda_state, device)

@@ -55,7 +55,10 @@ class Refused(SystemExit):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run works with; made by `everstep.train.attach`."""
+    """What a run works with; made by `everstep.train.attach`.
+
+    ``one_folder``: all ranks see the same checkpoint folder; only then is a checkpoint durable.
+    """
 
     gang: Gang
     folder: Folder
@@ -66,7 +69,6 @@ class Surroundings:
     attempt: int
     base: Position | None
     keep: int
-    durable: bool
     one_folder: bool
 
 
@@ -301,7 +303,7 @@ class Run:
                 bytes=manifest.bytes,
                 save_s=now - began,
                 stall_s=now - began,
-                durable=around.durable,
+                durable=around.one_folder,
             )
         self._collect()
         return True
