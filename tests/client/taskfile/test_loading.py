@@ -124,6 +124,33 @@ def test_overrides_win_and_make_sections() -> None:
     assert task.spot is SpotMode.TRUE
 
 
+@pytest.mark.parametrize("own", ["use_spot: false", "spot: false", "cpus: 4"])
+def test_an_override_wins_over_every_spelling(own: str) -> None:
+    task = _load(f"run: echo\nresources: {{{own}}}", overrides=[Override("--spot", "resources.spot", "true")]).task
+    assert task.spot is SpotMode.TRUE
+
+
+def test_an_override_of_an_alias_wins_too() -> None:
+    text = "run: echo\nresources: {gpus: V100}"
+    task = _load(text, overrides=[Override("--gpus", "resources.accelerators", "T4:2")]).task
+    assert task.gang.groups[0].machine.accelerators == (AcceleratorWish("T4", 2),)
+
+
+def test_an_override_of_what_alternatives_say_is_refused() -> None:
+    text = "run: echo\nresources:\n  any_of: [{gpus: V100}, {gpus: A100}]"
+    overrides = [Override("--gpus", "resources.accelerators", "T4:2")]
+    assert _problems("task.yaml", text=text, overrides=overrides) == [
+        "--gpus: resources.accelerators: the alternatives of any_of say this themselves; see task.yaml:3"
+    ]
+
+
+def test_an_override_of_a_section_that_is_none_is_refused_or_wins() -> None:
+    assert _load("run: echo\nresources:", overrides=[Override("--spot", "resources.spot", "auto")]).task.run == "echo"
+    assert _problems("t", text="resources: [1]\nrun: x", overrides=[Override("--spot", "resources.spot", "auto")]) == [
+        "t:1: resources: expected a mapping with keys such as accelerators and infra, found a list"
+    ]
+
+
 def test_a_wrong_flag_is_named() -> None:
     overrides = [Override("--gpus", "resources.accelerators", "A100:none")]
     assert _problems("task.yaml", text="run: echo", overrides=overrides) == [

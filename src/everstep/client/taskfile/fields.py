@@ -200,7 +200,7 @@ _MACHINE = (
     ),
     Field("job_recovery", _JOB_RECOVERY, _W, "see job_recovery; the name of a strategy alone is warned"),
     Field("spot_recovery", _JOB_RECOVERY, _W, "same as job_recovery", alias_of="job_recovery"),
-    Field("labels", kinds.LABELS, _W, "tags put on machines and disks"),
+    Field("labels", kinds.LABELS, _N, "kept with the job; machines and disks carry only everstep's own tags"),
     Field("image_id", kinds.ANYTHING, _N, _NO_IMAGE),
     Field("disk_tier", kinds.ANYTHING, _N, _SELF_DISK),
     Field("local_disk", kinds.ANYTHING, _N, _SELF_DISK),

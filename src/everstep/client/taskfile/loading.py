@@ -105,7 +105,7 @@ def _load(
     report = Report(TABLE, name)
     if root.kind == "map":
         for override in overrides:
-            root = apply_override(root, override)
+            root = _overridden(root, override, report)
     mask = _Mask([*secrets.values(), *_texts(root.entries["secrets"].value if "secrets" in root.entries else None)])
     try:
         built = _build(root, report, envs, secrets, Builder(Scope(report), cwd or Path.cwd(), default_name or "task"))
@@ -127,6 +127,35 @@ def _build(
         report.problem(root.where, "", f"expected a task: a mapping with keys such as resources and run, found {found}")
         return None
     return builder.build(Scope(report).section(root, ""), envs, secrets)
+
+
+def _overridden(root: Node, override: Override, report: Report) -> Node:
+    """The root with the flag's value, and without other spellings of the same key, which would contradict it."""
+    place, _, name = override.key.rpartition(".")
+    fields = TABLE.get(place, {})
+    target = fields[name].alias_of or name if name in fields else name
+    same = {other for other, one in fields.items() if target in (other, one.alias_of)}
+    if place and place in root.entries:
+        entry = root.entries[place]
+        section = entry.value
+        _check_alternatives(section, same, override, report)
+        kept = {k: v for k, v in section.entries.items() if k not in same}
+        section = dataclasses.replace(section, entries=kept)
+        entries = {**root.entries, place: dataclasses.replace(entry, value=section)}
+    else:
+        entries = {k: v for k, v in root.entries.items() if place or k not in same}
+    return apply_override(dataclasses.replace(root, entries=entries), override)
+
+
+def _check_alternatives(section: Node, same: set[str], override: Override, report: Report) -> None:
+    """A flag cannot win over what each alternative says for itself; saying nothing would be worse than refusing."""
+    for name in ("any_of", "ordered"):
+        alternatives = section.entries[name].value.items if name in section.entries else ()
+        if any(same & one.entries.keys() for one in alternatives):
+            where = section.entries[name].where
+            report.problem(
+                override.flag, override.key, f"the alternatives of {name} say this themselves", f"see {where}"
+            )
 
 
 def _texts(node: Node | None) -> Iterator[str]:

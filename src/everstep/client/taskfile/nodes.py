@@ -142,6 +142,8 @@ def apply_override(root: Node, override: Override) -> Node:
 def _set(node: Node, path: list[str], value: Node) -> Node:
     if not path:
         return value
+    if node.kind not in ("map", "null"):
+        return node  # no section at all: who reads it will say so
     old = node.entries[path[0]].value if path[0] in node.entries else Node(value.where, "map")
     new = _set(old, path[1:], value)
     return Node(node.where, "map", entries={**node.entries, path[0]: Entry(value.where, new)})
