@@ -18,17 +18,17 @@ from everstep.model.errors import EverstepError
 _POLL_S = 0.25
 #: What is worth a line in the live view; the journal has everything.
 _TOLD = frozenset(
-    [
+    {
         "LaunchSucceeded",
         "LaunchFailed",
         "NoticeReceived",
         "InstanceEnded",
         "InstanceSilent",
         "RanksStarted",
-        "Restored",
         "RanksEnded",
+        "Restored",
         "CauseSettled",
-    ]
+    }
 )
 
 

@@ -146,5 +146,6 @@ recovery: {{cooldown: 20s}}
 work: {{steps: {steps}}}
 outputs: [{WEIGHTS}]
 stop_grace: 5s
-run: {command}
+run: |
+  {command}
 """
