@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from everstep.agent import proctree
+from everstep.agent import proctree, program
+from everstep.agent.settings import Settings
 from everstep.model import handshake as hs
 from everstep.testing.agent_server import AgentServer
 from tests.agent.conftest import Agents, Driver, spec, until
@@ -133,6 +137,31 @@ def test_program_that_does_not_exist(server: AgentServer, agents: Agents) -> Non
     assert "no-such-program" in ended["tail"]
 
 
+def test_hold_without_a_stop_ends_ranks_at_once(server: AgentServer, agents: Agents) -> None:
+    agent = agents.start()
+    driver = Driver(server, agent)
+    what = spec("trap '' TERM; echo up; while true; do sleep 0.02; done", stop_grace_s=600.0)
+    driver.run(what)
+    driver.log("up")
+    driver.order(hs.PHASE_HOLD, 1, what)
+    ended = driver.ended()
+    assert (ended["outcome"], ended["signal"]) == (hs.OUTCOME_STOPPED, signal.SIGKILL)
+
+
+def test_second_agent_on_one_root_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_LOCK_WAIT_S", 0.0)
+    boot = {hs.BOOT_SERVER: "http://h:1", hs.BOOT_ROOT: str(tmp_path), hs.BOOT_INSTANCE: "i"}
+    settings = Settings.from_environment(boot)
+    settings.state.mkdir()
+    first = program._lock(settings)
+    assert first is not None
+    assert program._lock(settings) is None
+    first.close()
+    again = program._lock(settings)
+    assert again is not None
+    again.close()
+
+
 def test_full_disk_while_a_rank_writes_logs_breaks_no_rank(server: AgentServer, agents: Agents) -> None:
     agent = agents.start()
     driver = Driver(server, agent)
@@ -142,43 +171,32 @@ def test_full_disk_while_a_rank_writes_logs_breaks_no_rank(server: AgentServer, 
     assert driver.ended()["outcome"] == hs.OUTCOME_OK
 
 
+HANDLERS = """
+import os, signal, sys
+signum = int(sys.argv[1])
+signal.signal(signum, signal.SIG_DFL)
+if os.fork() == 0:                                   # handles it
+    signal.signal(signum, lambda *_: None)
+    if os.fork() == 0:                               # inherited the handler
+        print("up", flush=True)
+    while True:
+        signal.pause()
+signal.pause()
+"""
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 def test_soft_targets_are_the_topmost_handlers(signum: signal.Signals) -> None:
-    read_fd, write_fd = os.pipe()
-    child = os.fork()
-    if child == 0:
+    with subprocess.Popen([sys.executable, "-c", HANDLERS, str(int(signum))], stdout=subprocess.PIPE) as top:
         try:
-            signal.signal(signum, signal.SIG_DFL)
-            grandchild = os.fork()
-            if grandchild == 0:
-                signal.signal(signum, lambda *_: None)
-                if os.fork() == 0:
-                    os.write(write_fd, b"x")
-                    signal.pause()
-                    os._exit(0)
-                signal.pause()
-            os.wait()
+            assert top.stdout is not None
+            assert top.stdout.readline() == b"up\n"
+            assert len(proctree.descendants(top.pid)) == 2
+            assert [one.ppid for one in proctree.soft_targets(top.pid, signum)] == [top.pid]
+            assert proctree.soft_targets(top.pid, signal.SIGUSR2) == []
         finally:
-            os._exit(0)
-    os.read(read_fd, 1)
-    try:
-        below = proctree.descendants(child)
-        targets = proctree.soft_targets(child, signum)
-        assert [one.ppid for one in targets] == [child]
-        assert len(below) == 2
-    finally:
-        tree = [one for one in [proctree.read(child)] if one is not None]
-        proctree.kill_all(
-            lambda: (
-                [one for one in [*tree, *proctree.descendants(child)] if proctree.read(one.pid) and one.pid != 0]
-                if proctree.read(child)
-                else []
-            ),
-            reap=lambda: os.waitpid(child, os.WNOHANG) and None,
-            timeout_s=5.0,
-        )
-        os.close(read_fd)
-        os.close(write_fd)
+            left = proctree.kill_all(lambda: proctree.descendants(top.pid), reap=top.kill, timeout_s=10.0)
+    assert left == []
 
 
 def test_signal_never_hits_a_reused_pid() -> None:
@@ -189,7 +207,8 @@ def test_signal_never_hits_a_reused_pid() -> None:
 
 
 def _ranks(procs: list[proctree.Proc]) -> list[proctree.Proc]:
-    return [one for one in procs if b"keeper" not in _command_line(one)]
+    """Without keepers, and without a keeper that is just being started and still looks like its agent."""
+    return [one for one in procs if b"agent.pyz" not in _command_line(one)]
 
 
 def _command_line(proc: proctree.Proc) -> bytes:

@@ -243,6 +243,30 @@ class TestLongLease:
         assert "what is started?" in told["warnings"][0]
         assert agent.member.of_kind(hs.MSG_STARTED) == []
 
+    def test_server_that_refuses_everything_for_a_while_loses_nothing(
+        self, server: AgentServer, agents: Agents
+    ) -> None:
+        agent = agents.start()
+        driver = Driver(server, agent)
+        server.wait(lambda: agent.member.joined)
+        truth = server.reports
+        stand_ins = 0
+
+        def reports(member: Member, body: Any) -> tuple[int, dict[str, Any]]:
+            nonlocal stand_ins
+            if stand_ins == 3:
+                return truth(member, body)
+            stand_ins += "warnings" in body["messages"][0]
+            return 400, {"error": "bad gateway configuration"}
+
+        server.reports = reports  # type: ignore[method-assign]
+        driver.run(spec("echo on"))
+        assert driver.ended()["outcome"] == hs.OUTCOME_OK
+        assert stand_ins == 3
+        assert [m for m in agent.member.of_kind(hs.MSG_HEARTBEAT) if "warnings" in m] == []
+        kinds = [m["kind"] for m in agent.member.messages if m["kind"] != hs.MSG_HEARTBEAT]
+        assert kinds[:3] == [hs.MSG_READY, hs.MSG_STARTED, hs.MSG_READY]
+
     def test_server_put_back_to_an_older_state_gets_the_messages_again(
         self, server: AgentServer, agents: Agents
     ) -> None:

@@ -115,14 +115,6 @@ class Outbox:
             self._append({"ack": self._acked}, sync=False)
             self._compact_if_large()
 
-    def substitute(self, seq: int, **fields: Any) -> None:
-        """Replace a message that the server refuses, keeping its number, so that those behind it can pass."""
-        with self._lock:
-            for index, message in enumerate(self._messages):
-                if message["seq"] == seq:
-                    self._messages[index] = {"seq": seq, "t": message["t"], "kind": hs.MSG_HEARTBEAT, **fields}
-            self._rewrite()
-
     def close(self) -> None:
         """Let go of the file; what is in it stays."""
         with self._lock:

@@ -91,15 +91,30 @@ class Reporter:
 
     def _refused(self, error: Refused, first_seq: int, count: int) -> float:
         if error.status in _BAD_REQUEST:
-            # One message the server cannot read must not hold up all others: find it by halving, then replace it.
+            # One message the server cannot read must not hold up all others: find it by halving, then pass it over.
             if count > 1:
                 self._batch_limit = max(1, count // 2)
                 return 0.0
-            log.error("the server refuses message %d (%s); replaced by a heartbeat that says so", first_seq, error)
-            self._outbox.substitute(
-                first_seq, attempt=None, ranks_alive=0, warnings=[f"message {first_seq} refused: {error.error}"]
-            )
-            return self._backoff.next_s()
+            return self._pass_over(first_seq, error)
         log.warning("reports refused: %s", error)
         self._on_refused(error)
         return max(1.0, self._backoff.next_s())
+
+    def _pass_over(self, seq: int, error: Refused) -> float:
+        """Offer a heartbeat under the number of a refused message: if it is refused too, the message is not to blame."""
+        log.error("the server refuses message %d (%s)", seq, error)
+        stand_in = {
+            "seq": seq,
+            "t": self._outbox.batch(1)[0]["t"],
+            "kind": hs.MSG_HEARTBEAT,
+            "attempt": None,
+            "ranks_alive": 0,
+            "warnings": [f"message {seq} refused: {error.error}"],
+        }
+        try:
+            answer = self._session.post_json(hs.PATH_REPORTS, {"messages": [stand_in]})
+        except (LinkDown, Refused):
+            return self._backoff.next_s()
+        if answer.get("ack") == seq:
+            self._outbox.acknowledge(seq)
+        return self._backoff.next_s()
