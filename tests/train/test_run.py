@@ -290,7 +290,8 @@ def test_steps_needs_an_end_and_runs_once() -> None:
 
 def test_progress_without_a_run(place: Path) -> None:
     train._reporter.cache_clear()
-    train.progress(3, 10, loss=0.5)
+    odd: Any = torch.ones(3)
+    train.progress(3, 10, loss=torch.tensor(0.5, requires_grad=True).sum(), odd=odd, word="x")  # type: ignore[arg-type]
     raw = json.loads((place / "reports" / "progress-0.json").read_text())
     assert (raw["step"], raw["total"], raw["metrics"]) == (3, 10, {"loss": 0.5})
     train._reporter.cache_clear()

@@ -22,6 +22,7 @@ from pathlib import Path
 from everstep.model import handshake as _handshake
 from everstep.train.opening import attach
 from everstep.train.reports import Reporter as _Reporter
+from everstep.train.reports import numbers as _numbers
 from everstep.train.run import Refused, Run, Saved, Stateful
 
 __all__ = ["Refused", "Run", "Saved", "Stateful", "attach", "progress"]
@@ -36,7 +37,7 @@ def progress(step: int, total: int | None = None, **metrics: float) -> None:
         metrics: numbers to show, e.g. ``loss=0.3``.
     """
     stepped = step > _reporter().step
-    _reporter().progress(step, total, {name: float(value) for name, value in metrics.items()}, stepped=stepped)
+    _reporter().progress(step, total, _numbers(metrics), stepped=stepped)
 
 
 @functools.cache

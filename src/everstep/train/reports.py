@@ -8,8 +8,11 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from everstep.model import handshake
 
@@ -95,3 +98,12 @@ class Reporter:
         """Tell the user, on stderr whatever logging does, and the agent, why training does not go on."""
         print(f"everstep: {text}", file=sys.stderr, flush=True)
         self.fact(handshake.FACT_WARNING, text=text)
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers, tensors of one element included; what is none is left out."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            found[name] = float(value.detach() if isinstance(value, torch.Tensor) else value)
+    return found

@@ -17,7 +17,7 @@ from everstep.train.folder import Folder, Manifest, Shard
 from everstep.train.gang import Gang
 from everstep.train.lineage import Position
 from everstep.train.pace import Pace
-from everstep.train.reports import Reporter
+from everstep.train.reports import Reporter, numbers
 from everstep.train.requests import Requests, Terminations
 from everstep.train.shard import write_shard
 
@@ -181,7 +181,7 @@ class Run:
             Saved: training was asked to stop; its state is saved. Let it pass.
         """
         self.step += 1
-        self._around.reporter.progress(self.step, total, _numbers(metrics), stepped=True)
+        self._around.reporter.progress(self.step, total, numbers(metrics), stepped=True)
         self._boundary()
 
     def __enter__(self) -> Run:
@@ -199,7 +199,7 @@ class Run:
     def progress(self, step: int | None = None, total: int | None = None, **metrics: float) -> None:
         """Report numbers (``loss=...``), and the position where `steps` does not know it. Cheap; never fails."""
         where = self.step if step is None else step
-        self._around.reporter.progress(where, total, _numbers(metrics))
+        self._around.reporter.progress(where, total, numbers(metrics))
 
     def save(self) -> bool:
         """Save now. False, with a warning, if it failed: training goes on and the older checkpoint stays."""
@@ -365,7 +365,3 @@ class Run:
     def _warn_first(self, text: str) -> None:
         if self._around.gang.rank == 0:
             self._around.reporter.warn(text)
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in metrics.items()}
