@@ -91,6 +91,13 @@ def test_a_true_report_is_confirmed(cli: Cli, report: Path) -> None:
     assert (done.code, done.out.splitlines()[-1]) == (0, "OK: all figures follow from the files")
 
 
+LIES: list[tuple[str, Any]] = [
+    ("cost_usd", 1.0),
+    ("lost_steps", 0),
+    ("overhead_instance_s", {"boot": 1.0}),
+]
+
+
 @pytest.mark.parametrize(("figure", "lie"), LIES)
 def test_a_lie_in_the_summary_is_found(cli: Cli, report: Path, figure: str, lie: Any) -> None:
     evidence.write_summary(report, evidence.read_summary(report) | {figure: lie})
