@@ -15,6 +15,9 @@ _CHANGEOVER_S = 120.0
 """Start of a machine and restore, until it has been measured."""
 
 
+_LATE = "the deadline cannot be kept"
+
+
 class Told(Protocol):
     """What telemetry tells of a machine (see ``plan.Heard``)."""
 
@@ -63,8 +66,8 @@ def _deadline(
     if left is None:
         return
     finish = now + left + (0.0 if _running(job) else changeover_s(job))
-    text = f"the deadline cannot be kept: {finish - deadline:.0f} s late at best"
-    if finish > deadline and not job.alarm:
+    text = f"{_LATE}: {finish - deadline:.0f} s late at best"
+    if finish > deadline and not job.alarm.startswith(_LATE):
         verdicts.append((DeadlineAlarm(finish, text), text))
     slack = deadline - now - left - 2 * changeover_s(job)
     wakes.append(now + min(max(slack, 1.0), 60.0))
@@ -87,12 +90,15 @@ def must_on_demand(job: JobState, heard: Mapping[InstanceId, Told], now: float) 
 
 def changeover_s(job: JobState) -> float:
     """From a launch to the first step, as this job has seen it; a cautious guess before."""
-    seen = [
-        a.first_step_at - launched
-        for a in job.attempts
-        if a.first_step_at is not None
-        and (launched := max((job.instances[t].intended_at for t in a.members), default=None)) is not None
-    ]
+    seen = []
+    before: AttemptState | None = None
+    for a in job.attempts:
+        # With nothing but survivors it took from the end of the attempt before.
+        newcomers = [job.instances[t].intended_at for t in a.members if before is None or t not in before.members]
+        since = max(newcomers) if newcomers else before.ended_at if before is not None else None
+        if a.first_step_at is not None and since is not None:
+            seen.append(a.first_step_at - since)
+        before = a
     return max(seen, default=_CHANGEOVER_S)
 
 
@@ -111,8 +117,7 @@ def work_left_s(job: JobState, heard: Mapping[InstanceId, Told]) -> float | None
 
 def progress(job: JobState, heard: Mapping[InstanceId, Told]) -> tuple[int | None, int | None]:
     """(last step, steps in all) as known now."""
-    attempt = job.attempt
-    step = attempt.step if attempt is not None else None
+    step = _kept_step(job)
     total = job.task.work.steps
     for a in job.attempts:
         total = a.total if a.total is not None else total
@@ -122,6 +127,27 @@ def progress(job: JobState, heard: Mapping[InstanceId, Told]) -> tuple[int | Non
             step = told.step if step is None else max(step, told.step)
             total = told.total if told.total is not None else total
     return step, total
+
+
+def _kept_step(job: JobState) -> int | None:
+    """The step of the running attempt; before its first one, the step that it will go on from."""
+    attempt = job.attempt
+    if attempt is None:
+        return None
+    if job.base_wanted:
+        return _step_of(job.base_wanted)
+    if attempt.ended_at is None and attempt.step is not None:
+        return attempt.step
+    for a in reversed(job.attempts):
+        if a.saves:
+            return a.saves[-1].step
+        if a.restored_at is not None or a.base_wanted:
+            return _step_of(a.base or a.base_wanted)
+    return None
+
+
+def _step_of(base: str) -> int:
+    return int(base.split(":")[1]) if base else 0
 
 
 def seconds_per_step(job: JobState) -> float | None:

@@ -7,19 +7,21 @@ what to lease, end and conclude. Both are pure: the live loop and the simulator 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
 from everstep.brain import guard
 from everstep.brain.economics.ledger import cost_usd
 from everstep.brain.lifecycle import orders, transition
-from everstep.brain.pools import PoolBook
 from everstep.brain.release import dead_volumes, leavers, next_look
-from everstep.brain.select import DEFAULT, SELECTORS, Choice, Need, Selector
+from everstep.brain.select import DEFAULT, Choice, Need
 from everstep.brain.settle import SETTLE_LIMIT_S, settle
+from everstep.brain.snapshot import Heard, Settings, Snapshot
 from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, Note, SendOrders, Terminate
 from everstep.model.events import (
+    AttemptOverdue,
     Candidate,
     Decided,
     Event,
@@ -27,75 +29,17 @@ from everstep.model.events import (
     InstanceSilent,
     KeepExpired,
     LaunchIntended,
+    VolumeDeleteIntended,
     VolumeIntended,
 )
 from everstep.model.gang import Slot, ZoneRule
-from everstep.model.ids import DeploymentId, InstanceId, JobId, launch_token
-from everstep.model.job import GangPhase, Goal, InstancePhase, InstanceState, JobPhase, JobState
+from everstep.model.ids import JobId, launch_token
+from everstep.model.job import GangPhase, Goal, InstancePhase, JobPhase, JobState, VolumeState
 from everstep.model.offers import Offer, Pool
 from everstep.model.task import OnNoCapacity
 
 _FATAL = ("bad_request",)
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """Live telemetry of one machine.
-
-    Last word (UTC seconds), last step and when it was done, total if the script tells.
-    """
-
-    last: float
-    step: int | None = None
-    step_at: float | None = None
-    total: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How patient the brain is; seconds unless stated.
-
-    Attributes:
-        silence_s: no word for so long and the machine counts as lost, even if the provider does not say so.
-        calm_s: a machine heard from so long after a failure is healthy: the failure was the user's.
-        outputs_timeout_s: how long a machine may take to bring its outputs home.
-        launches_per_minute: launch credits of each pool.
-        patience_s: next look at the market while a job waits.
-    """
-
-    silence_s: float = 10.0
-    calm_s: float = 2.0
-    outputs_timeout_s: float = 120.0
-    launches_per_minute: int = 60
-    patience_s: float = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a decision looks at.
-
-    Attributes:
-        deployment: part of every token.
-        jobs: the jobs to look at: those that changed or whose wake-up time came.
-        offers: the whole market.
-        pools: what we remember of it.
-        heard: telemetry by machine.
-        shared_folders: zone -> folder that all machines of the zone see; missing = none.
-        inflight: launches without an answer, by pool, over all jobs.
-        selectors: policies by name.
-        digest: ``offers_digest`` of the offers, where the caller has it at hand.
-    """
-
-    deployment: DeploymentId
-    jobs: Sequence[JobState]
-    offers: Sequence[Offer]
-    pools: PoolBook = field(default_factory=PoolBook)
-    heard: Mapping[InstanceId, Heard] = field(default_factory=dict)
-    shared_folders: Mapping[str, str] = field(default_factory=dict)
-    inflight: Mapping[Pool, int] = field(default_factory=dict)
-    selectors: Mapping[str, Selector] = field(default_factory=lambda: SELECTORS)
-    settings: Settings = Settings()
-    digest: str = ""
+_DISK_PAUSE_S = 10.0
 
 
 def advance(state: JobState, event: Event, now: float) -> tuple[JobState, tuple[Effect, ...]]:
@@ -139,17 +83,11 @@ def plan(snapshot: Snapshot, now: float, rng: Random) -> tuple[Decision, ...]:
         One decision per job.
     """
     digest = snapshot.digest or offers_digest(snapshot.offers)
-    inflight = dict(snapshot.inflight)
+    planned: dict[Pool, int] = {}
     decisions = []
     for job in snapshot.jobs:
         seed = rng.getrandbits(32)
-        planner = _Planner(replace(snapshot, inflight=inflight), job, now, seed, digest)
-        decision = planner.decide()
-        for effect in decision.effects:
-            if isinstance(effect, Launch):
-                pool = effect.event.offer.pool
-                inflight[pool] = inflight.get(pool, 0) + 1
-        decisions.append(decision)
+        decisions.append(_Planner(snapshot, job, now, seed, digest, planned).decide())
     return tuple(decisions)
 
 
@@ -168,12 +106,13 @@ class _Planner:
     now: float
     seed: int
     digest: str
+    planned: dict[Pool, int]
+    """Launches decided in this call and not recorded yet; shared by all jobs of the call."""
     effects: list[Effect] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     wakes: list[float] = field(default_factory=list)
     wait: str = ""
-    inputs: dict[str, str] = field(default_factory=dict)
 
     def decide(self) -> Decision:
         self._conclude()
@@ -183,6 +122,7 @@ class _Planner:
             self._delete_disks()
             if self._wants_machines():
                 self._fill_slots()
+            self._explain()
         else:
             self.wakes.append(self.now)
         return self._decision()
@@ -199,7 +139,8 @@ class _Planner:
             elif attempt.phase is GangPhase.ENDED and attempt.settled_at is None and attempt.ended_at is not None:
                 self.wakes.append(min(self.now + 0.5, attempt.ended_at + SETTLE_LIMIT_S))
         self._conclude_silence()
-        if job.keep_until is not None and self.now >= job.keep_until:
+        self._conclude_overdue()
+        if job.phase is JobPhase.RELEASING and job.keep_until is not None and self.now >= job.keep_until:
             self._note(KeepExpired(), "kept long enough for debugging")
         if job.phase not in (JobPhase.RELEASING, JobPhase.PAUSED) and not job.phase.ended and job.goal is Goal.RUN:
             verdicts, wakes = guard.guards(job, self.snapshot.heard, self.snapshot.offers, self.now)
@@ -207,6 +148,22 @@ class _Planner:
                 self._note(event, text)
             self.wakes.extend(wakes)
             self._conclude_hopeless()
+
+    def _conclude_overdue(self) -> None:
+        """A gang that does not tell how its check or its stop went must not hold the job up for ever."""
+        job, attempt, settings = self.job, self.job.attempt, self.snapshot.settings
+        if attempt is None or attempt.phase not in (GangPhase.CHECKING, GangPhase.STOPPING):
+            return
+        if attempt.phase is GangPhase.CHECKING:
+            due, text = attempt.begun_at + settings.check_limit_s, "the check of the gang did not end in time"
+        else:
+            # Ranks that never started need no time to save.
+            grace_s = job.task.stop_grace_s if set(attempt.started) - set(attempt.ended) else 0.0
+            due, text = job.since + grace_s + settings.stop_margin_s, "some ranks did not tell their end in time"
+        if self.now >= due:
+            self._note(AttemptOverdue(attempt.no, text), f"attempt {attempt.no}: {text}")
+        else:
+            self.wakes.append(due)
 
     def _conclude_silence(self) -> None:
         limit_s = self.snapshot.settings.silence_s
@@ -224,20 +181,21 @@ class _Planner:
 
     def _conclude_hopeless(self) -> None:
         job = self.job
-        refused = [
-            m for m in job.instances.values() if m.phase is InstancePhase.REFUSED and m.failure.startswith(_FATAL)
-        ]
+        machines = [m for m in job.instances.values() if m.launch_no > job.old_launches]
+        refused = [m for m in machines if m.phase is InstancePhase.REFUSED and m.failure.startswith(_FATAL)]
         if refused and job.phase is JobPhase.ACQUIRING:
             text = f"the provider refuses the request: {refused[-1].failure}"
             self._note(GaveUp(text), text)
             return
-        failed = [m for m in job.instances.values() if m.failure.startswith("setup exited")]
-        if len(failed) > job.task.recovery.max_restarts and not any(m.ready_at for m in failed):
+        failed = [m for m in machines if m.failure.startswith("setup exited") and m.ready_at is None]
+        # The machines of a gang fail together: what counts is how often one place was tried.
+        tries = max(Counter(m.slot for m in failed).values(), default=0)
+        if tries > job.task.recovery.max_restarts:
             text = f"{failed[-1].instance}: {failed[-1].failure}"
             self._note(GaveUp(text), text)
             return
         limit_s = job.task.recovery.max_wait_s
-        if limit_s is not None and job.waiting_since is not None:
+        if limit_s is not None and job.waiting_since is not None and self._vacant():
             if self.now >= job.waiting_since + limit_s:
                 text = f"no capacity for {self.now - job.waiting_since:.0f} s (recovery.max_wait is {limit_s:.0f} s)"
                 self._note(GaveUp(text), text)
@@ -268,33 +226,41 @@ class _Planner:
         return open_phase and job.goal is Goal.RUN and not job.quarantined
 
     def _fill_slots(self) -> None:
-        launch_no = self.job.launches
-        inflight = dict(self.snapshot.inflight)
-        for slot in self.job.task.gang.slots:
-            if any(m.slot == slot and not m.doomed for m in self.job.instances.values()):
-                continue
-            choice = self._choose(slot, inflight)
+        for slot in self._vacant():
+            choice = self._choose(slot)
             self.candidates.extend(c for c in choice.candidates if c not in self.candidates)
             if choice.offer is None:
-                self._cannot_fill(slot, choice)
+                if self._cannot_fill(slot, choice):
+                    return
                 continue
-            credit_at = self.snapshot.pools.credit_at(
-                choice.offer.pool,
-                self.now,
-                self.snapshot.settings.launches_per_minute - inflight.get(choice.offer.pool, 0),
-            )
+            pool = choice.offer.pool
+            per_minute = max(self.snapshot.settings.launches_per_minute, 1)
+            credit_at = self.snapshot.pools.credit_at(pool, self.now, per_minute, self.planned.get(pool, 0))
             if credit_at > self.now:
-                self._waiting(f"pool {choice.offer.pool} has no launch credit", credit_at)
-                continue
-            launched = self._launch(slot, choice.offer, launch_no + 1)
-            if launched:
-                launch_no += 1
-                inflight[choice.offer.pool] = inflight.get(choice.offer.pool, 0) + 1
-                self.reasons.append(
-                    f"slot {slot}: {choice.offer.pool} at ${choice.offer.price_usd_per_h:.4f}/h: {choice.reason}"
-                )
+                self._waiting(f"pool {pool} has no launch credit", credit_at)
+            elif self._launch(slot, choice.offer, self.job.launches + len(self._launches()) + 1):
+                self.planned[pool] = self.planned.get(pool, 0) + 1
+                self.reasons.append(f"slot {slot}: {pool} at ${choice.offer.price_usd_per_h:.4f}/h: {choice.reason}")
 
-    def _choose(self, slot: Slot, inflight: Mapping[Pool, int]) -> Choice:
+    def _vacant(self) -> list[Slot]:
+        """Slots without a machine that can be counted on, or that is on its way."""
+        taken = {m.slot for m in self.job.instances.values() if not m.doomed}
+        return [slot for slot in self.job.task.gang.slots if slot not in taken]
+
+    def _launches(self) -> list[LaunchIntended]:
+        return [e.event for e in self.effects if isinstance(e, Launch)]
+
+    def _explain(self) -> None:
+        """Rule 13: a job that stands still says why."""
+        job = self.job
+        if self.wait or job.phase is not JobPhase.ACQUIRING:
+            return
+        if job.quarantined:
+            self.wait = f"quarantined: {job.quarantined}"
+        elif job.attempt is not None and job.attempt.failed and job.attempt.settled_at is None and not self._vacant():
+            self.wait = f"finding out why attempt {job.attempt.no} ended"
+
+    def _choose(self, slot: Slot) -> Choice:
         job = self.job
         group = job.task.gang.groups[slot.group]
         need = Need(
@@ -310,6 +276,10 @@ class _Planner:
             regions=self._regions(group.zones),
         )
         offers = [o for o in self.snapshot.offers if group.machine.fits(o)]
+        if group.zones is ZoneRule.SAME_ZONE and not need.zones:
+            offers = _roomy(offers, len(self._vacant())) or offers
+        inflight = {p: self.snapshot.inflight.get(p, 0) + n for p, n in self.planned.items()}
+        inflight = {**self.snapshot.inflight, **inflight}
         selector = self.snapshot.selectors.get(job.task.policy or DEFAULT)
         if selector is None:
             return Choice(None, (), f"there is no policy named '{job.task.policy}'")
@@ -318,17 +288,19 @@ class _Planner:
         rng = Random(f"{self.seed}/{slot}")
         return selector.choose(need, offers, beliefs=self.snapshot.pools, inflight=inflight, now=self.now, rng=rng)
 
-    def _others(self) -> list[InstanceState]:
-        return [m for m in self.job.instances.values() if not m.doomed]
+    def _others(self) -> list[Offer]:
+        """What the rest of the gang runs on, what is being launched just now included."""
+        held = [m.offer for m in self.job.instances.values() if not m.doomed]
+        return held + [e.offer for e in self._launches()]
 
     def _zones(self, slot: Slot, rule: ZoneRule) -> frozenset[str]:
-        disk = {v.zone for v in self.job.volumes.values() if v.slot == slot and v.deleted_at is None}
-        if disk:
-            return frozenset(disk)  # a disk attaches in its own zone only
-        return frozenset(m.offer.zone for m in self._others()) if rule is ZoneRule.SAME_ZONE else frozenset()
+        disk = self._disk(slot)
+        if disk is not None and disk.failed_at is None:
+            return frozenset((disk.zone,))  # a disk attaches in its own zone only
+        return frozenset(o.zone for o in self._others()) if rule is ZoneRule.SAME_ZONE else frozenset()
 
     def _regions(self, rule: ZoneRule) -> frozenset[str]:
-        return frozenset(m.offer.region for m in self._others()) if rule is ZoneRule.SAME_REGION else frozenset()
+        return frozenset(o.region for o in self._others()) if rule is ZoneRule.SAME_REGION else frozenset()
 
     def _launch(self, slot: Slot, offer: Offer, launch_no: int) -> bool:
         job = self.job
@@ -336,9 +308,16 @@ class _Planner:
         volume = None
         if not shared:
             # Nothing is shared in that zone: the slot's disk must outlive its machines (rule 10).
-            disk = next((v for v in job.volumes.values() if v.slot == slot and v.deleted_at is None), None)
+            disk = self._disk(slot)
             if disk is None:
                 self._make_disk(slot, offer)
+                return False
+            if disk.failed_at is not None:
+                again_at = disk.failed_at + _DISK_PAUSE_S
+                if self.now >= again_at:
+                    self._make_disk(slot, offer)
+                else:
+                    self._waiting(f"the disk of slot {slot} could not be made", again_at)
                 return False
             if disk.volume is None:
                 self._waiting(f"the disk of slot {slot} is being made", None)
@@ -362,18 +341,38 @@ class _Planner:
         self.effects.append(Launch(job.id, event))
         return True
 
+    def _disk(self, slot: Slot) -> VolumeState | None:
+        """The slot's disk that is there, is being made, or could not be made."""
+        disks = [v for v in self.job.volumes.values() if v.slot == slot and not v.deleting and v.deleted_at is None]
+        return disks[-1] if disks else None
+
     def _make_disk(self, slot: Slot, offer: Offer) -> None:
         wanted = self.job.task.gang.groups[slot.group].machine.disk_gib
-        event = VolumeIntended(slot, f"{self.job.id}-{slot}", offer.zone, offer.provider, wanted or 10.0)
+        # A disk that was deleted stays in the bill: its successor has a name of its own.
+        older = sum(1 for v in self.job.volumes.values() if v.slot == slot and v.volume is not None)
+        name = f"{self.job.id}-{slot}" + (f"-{older + 1}" if older else "")
+        event = VolumeIntended(slot, name, offer.zone, offer.provider, wanted or 10.0)
         self.effects.append(EnsureVolume(self.job.id, event))
         self.reasons.append(f"slot {slot}: a disk in {offer.zone} that outlives its machines")
 
-    def _cannot_fill(self, slot: Slot, choice: Choice) -> None:
+    def _cannot_fill(self, slot: Slot, choice: Choice) -> bool:
+        """Waits, or gives up: then nothing is launched for the other slots either, and True is returned."""
         if self.job.task.recovery.on_no_capacity is OnNoCapacity.FAIL and not self._someone_comes():
+            self.effects = [e for e in self.effects if not isinstance(e, Launch | EnsureVolume)]
             text = f"slot {slot}: {choice.reason} (recovery.on_no_capacity is fail)"
             self._note(GaveUp(text), text)
-            return
+            self.wakes.append(self.now)
+            return True
+        disk = self._disk(slot)
+        if disk is not None and disk.volume is not None and not self._was_used(disk):
+            # Nothing is on it yet: it must not tie the job to a zone that is dry.
+            self.effects.append(DeleteVolume(self.job.id, VolumeDeleteIntended(disk.volume)))
+            self.reasons.append(f"delete disk {disk.volume}: unused, in a zone without capacity")
         self._waiting(f"{choice.reason} ({len(choice.candidates)} pools looked at)", choice.retry_at)
+        return False
+
+    def _was_used(self, disk: VolumeState) -> bool:
+        return any(m.volume == disk.volume and m.started_at is not None for m in self.job.instances.values())
 
     def _someone_comes(self) -> bool:
         return any(m.alive and not m.doomed for m in self.job.instances.values())
@@ -411,6 +410,12 @@ class _Planner:
             wake_at=wake_at,
         )
         return Decision(self.job.id, tuple(self.effects), record, wake_at)
+
+
+def _roomy(offers: Sequence[Offer], machines: int) -> list[Offer]:
+    """Offers of zones that can hold so many machines of one pool, as far as the provider tells."""
+    zones = {o.zone for o in offers if o.available is None or o.available >= machines}
+    return [o for o in offers if o.zone in zones]
 
 
 def _line(effect: Effect) -> str:

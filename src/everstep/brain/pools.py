@@ -56,12 +56,19 @@ class PoolBook:
         """How many launches the pool was asked for in the last minute."""
         return sum(1 for at in self.record(pool).launched_at if at > now - _WINDOW_S)
 
-    def credit_at(self, pool: Pool, now: float, per_minute: int) -> float:
+    def credit_at(self, pool: Pool, now: float, per_minute: int, planned: int = 0) -> float:
         """When the pool may be asked again, UTC seconds.
 
-        ``now`` if it has credit left, else when enough launches have left the window.
+        Args:
+            pool: the pool.
+            now: UTC seconds.
+            per_minute: launches allowed in any minute, at least 1.
+            planned: launches that are decided but not recorded yet.
+
+        Returns:
+            ``now`` if it has credit left, else when enough launches have left the window.
         """
-        recent = [at for at in self.record(pool).launched_at if at > now - _WINDOW_S]
+        recent = [at for at in self.record(pool).launched_at if at > now - _WINDOW_S] + [now] * planned
         return now if len(recent) < per_minute else recent[-per_minute] + _WINDOW_S
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from everstep.brain.lifecycle.orders import outputs_due
 from everstep.model.events import TerminateIntended, VolumeDeleteIntended
-from everstep.model.job import GangPhase, Goal, InstancePhase, InstanceState, JobPhase, JobState
+from everstep.model.job import UNREACHABLE_LIMIT, GangPhase, Goal, InstancePhase, InstanceState, JobPhase, JobState
 
 _RELEASE_GRACE_S = 10.0
+_LATE_S = 60.0
 
 
 def leavers(state: JobState, now: float, *, outputs_timeout_s: float) -> Iterator[TerminateIntended]:
@@ -32,13 +33,20 @@ def next_look(state: JobState, *, outputs_timeout_s: float) -> float | None:
     """When a timeout may make a machine a leaver, UTC seconds; None if none can."""
     times = []
     for m in state.instances.values():
-        if m.phase in (InstancePhase.BOOTING, InstancePhase.JOINED) and not m.failure:
-            times.append(m.intended_at + state.task.recovery.boot_timeout_s)
+        if m.phase in (InstancePhase.BOOTING, InstancePhase.JOINED):
+            times.append(_ready_by(state, m))
+        if m.alive and m.notice_deadline is not None:
+            times.append(_no_refund_from(m))
         if state.phase is JobPhase.RELEASING and m.alive and m.phase is not InstancePhase.LEAVING:
             times.append(state.since + (outputs_timeout_s if outputs_due(state, m) else _RELEASE_GRACE_S))
     if state.keep_until is not None:
         times.append(state.keep_until)
     return min(times, default=None)
+
+
+def _ready_by(state: JobState, m: InstanceState) -> float:
+    since = m.intended_at if m.prepared_from is None else m.prepared_from
+    return since + state.task.recovery.boot_timeout_s
 
 
 def _reason(state: JobState, m: InstanceState, now: float, outputs_timeout_s: float) -> str:
@@ -50,13 +58,14 @@ def _reason(state: JobState, m: InstanceState, now: float, outputs_timeout_s: fl
     active = attempt is not None and attempt.phase is not GangPhase.ENDED
     if active and attempt is not None and m.token in attempt.members and not m.silent:
         return ""
-    if m.phase in (InstancePhase.BOOTING, InstancePhase.JOINED) and not m.ready_at:
-        if now >= m.intended_at + state.task.recovery.boot_timeout_s:
-            return f"not ready {state.task.recovery.boot_timeout_s:.0f} s after its launch"
+    if m.phase in (InstancePhase.BOOTING, InstancePhase.JOINED):
+        if now >= _ready_by(state, m):
+            after = "its launch" if m.prepared_from is None else "its agent was started anew"
+            return f"not ready {state.task.recovery.boot_timeout_s:.0f} s after {after}"
         if m.failure:
             return m.failure.splitlines()[0]
     if m.doomed:
-        return "" if _refund_ahead(m, now) else "it will be taken back, or is silent"
+        return "" if _refund_ahead(m, now) else _doom(m)
     if active and _spare(state, m):
         return "another machine has its place"
     return ""
@@ -66,22 +75,34 @@ def _released(state: JobState, m: InstanceState, now: float, outputs_timeout_s: 
     if state.keep_until is not None:
         return ""
     why = state.goal.value if state.goal is not Goal.FAIL else "failed"
-    if not outputs_due(state, m) or m.outputs_stored or m.silent:
+    if not outputs_due(state, m) or m.outputs_stored or m.silent or m.said:
         return f"{why}: nothing more to do"
     return f"{why}: outputs did not come home in time" if now >= state.since + outputs_timeout_s else ""
+
+
+def _doom(m: InstanceState) -> str:
+    if m.silent:
+        return "it is silent"
+    return "its peers cannot reach it" if m.unreachable >= UNREACHABLE_LIMIT else "it will be taken back"
 
 
 def _refund_ahead(m: InstanceState, now: float) -> bool:
     """The vendor bills nothing if it takes the machine back by itself soon enough: then we do not end it ourselves."""
     if m.notice_deadline is None or m.started_at is None or m.silent:
         return False
-    rule = m.offer.billing
-    reclaimed_at = max(m.notice_deadline, now)
+    return m.notice_deadline < _free_until(m, m.started_at) and now < _no_refund_from(m)
+
+
+def _free_until(m: InstanceState, started_at: float) -> float:
+    return started_at + m.offer.billing.free_if_reclaimed_within_s / m.offer.billing.time_scale
+
+
+def _no_refund_from(m: InstanceState) -> float:
+    """From when on waiting for the vendor is of no use, UTC seconds."""
+    assert m.notice_deadline is not None
     # A vendor that is late by more than a minute has changed its mind: no free ride on a machine that bills.
-    return (
-        now < m.notice_deadline + 60.0
-        and (reclaimed_at - m.started_at) * rule.time_scale < rule.free_if_reclaimed_within_s
-    )
+    patience = m.notice_deadline + _LATE_S
+    return patience if m.started_at is None else min(patience, _free_until(m, m.started_at))
 
 
 def _spare(state: JobState, m: InstanceState) -> bool:
@@ -95,9 +116,10 @@ def dead_volumes(state: JobState) -> Iterator[VolumeDeleteIntended]:
     """Disks that may be deleted: the job ended, no machine is left, and what was on them came home or is not wanted."""
     if state.phase not in (JobPhase.SUCCEEDED, JobPhase.CANCELLED) or any(m.alive for m in state.instances.values()):
         return
-    stored = {m.slot for m in state.instances.values() if m.outputs_stored and not m.failure}
+    stored = {m.volume for m in state.instances.values() if m.outputs_stored and not m.failure}
+    used = {m.volume for m in state.instances.values() if m.started_at is not None}
     for volume in state.volumes.values():
-        if volume.volume is None or volume.deleting:
+        if volume.volume is None or volume.deleting or volume.deleted_at is not None:
             continue
-        if state.phase is JobPhase.CANCELLED or volume.slot in stored:
+        if state.phase is JobPhase.CANCELLED or volume.volume in stored or volume.volume not in used:
             yield VolumeDeleteIntended(volume.volume)

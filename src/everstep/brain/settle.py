@@ -32,7 +32,7 @@ def settle(
     if attempt.phase is not GangPhase.ENDED or attempt.settled_at is not None or attempt.ended_at is None:
         return None
     machines = [state.instances[token] for token in attempt.members]
-    verdict = _taken(machines) or _stopped(attempt) or _lost(machines, attempt)
+    verdict = _taken(machines) or _stopped(attempt) or _lost(machines, attempt) or _cut_off(attempt)
     if verdict is None:
         verdict = _healthy(machines, attempt, heard, calm_s)
     if verdict is None and now >= attempt.ended_at + SETTLE_LIMIT_S:
@@ -68,6 +68,10 @@ def _lost(machines: list[InstanceState], attempt: AttemptState) -> tuple[Cause, 
     if attempt.hint == "lease expired":
         return Cause.NODE_LOSS, "a machine heard nothing from the server for a whole lease"
     return None
+
+
+def _cut_off(attempt: AttemptState) -> tuple[Cause, str] | None:
+    return (Cause.UNREACHABLE_PEER, attempt.hint) if attempt.unreachable else None
 
 
 def _healthy(

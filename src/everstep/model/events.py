@@ -377,6 +377,14 @@ class CauseSettled(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptOverdue(Event):
+    """The gang did not tell the end of its check, or of its ranks, in time: the attempt counts as ended."""
+
+    attempt: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetSpent(Event):
     """The bill reached the budget: save, pause, keep the disk."""
 

@@ -69,6 +69,10 @@ class GangPhase(StrEnum):
     ENDED = "ended"
 
 
+UNREACHABLE_LIMIT = 2
+"""A machine that its peers could not reach in so many attempts in a row is replaced."""
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceState:
     """One machine, from intent to end.
@@ -84,6 +88,8 @@ class InstanceState:
         outputs_stored: its outputs came home.
         said: last words of the agent, ``preempted`` or ``normal``.
         leave_reason: why we end it.
+        prepared_from: when its agent was started anew and began to prepare again, None if it never was.
+        unreachable: in how many attempts in a row the gang's check named it as one that others cannot reach.
     """
 
     token: LaunchToken
@@ -116,6 +122,8 @@ class InstanceState:
     ended_at: float | None = None
     end: InstanceEnd | None = None
     failure: str = ""
+    prepared_from: float | None = None
+    unreachable: int = 0
 
     @property
     def alive(self) -> bool:
@@ -124,11 +132,12 @@ class InstanceState:
 
     @property
     def doomed(self) -> bool:
-        """Not to be counted on: it is leaving, silent, or will be taken back."""
+        """Not to be counted on: it is leaving, silent, cut off from its peers, or will be taken back."""
         return (
             not self.alive
             or self.phase is InstancePhase.LEAVING
             or self.silent
+            or self.unreachable >= UNREACHABLE_LIMIT
             or self.notice in (NoticeKind.TERMINATE, NoticeKind.MAX_LIFE)
         )
 
@@ -154,7 +163,8 @@ class AttemptState:
         members: machines by node rank; the first is the master.
         base_wanted: ``attempt:step`` to start from, empty = newest visible.
         base: what it did start from, None = from scratch; only meaningful once ``restored_at`` is set.
-        checked: members that reached all others. ended: outcome by member.
+        checked: members that told how their check went. unreachable: addresses that they could not reach, by member.
+        ended: outcome by member.
         step, total: last progress known. first_step_at ... stall_s: see ``RanksEnded``.
         cause: UNKNOWN until settled. settled_at: when.
     """
@@ -188,11 +198,12 @@ class AttemptState:
     cause: Cause = Cause.UNKNOWN
     evidence: str = ""
     settled_at: float | None = None
+    unreachable: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeState:
-    """A disk of a slot. ``created_at`` and ``deleted_at`` are what is billed."""
+    """A disk of a slot. ``created_at`` and ``deleted_at`` are what is billed; ``failed_at``: it could not be made."""
 
     slot: Slot
     name: str
@@ -204,6 +215,7 @@ class VolumeState:
     price_usd_per_gib_h: float = 0.0
     deleting: bool = False
     deleted_at: float | None = None
+    failed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +240,12 @@ class JobState:
         barren: attempts in a row that ended without evidence of progress.
         waiting_since: since when a slot is missing, None if none is.
         wait: what the job waits for.
-        launches: number of launches so far, gives ``launch_no``.
+        launches: number of launches so far, gives ``launch_no``. old_launches: those before the last retry; their
+            failures are forgiven.
         decisions: number of decisions so far, part of each decision's seed.
         base_wanted: the next attempt must start from this.
         exit_code: of the followed job, once ended.
-        keep_until: machines are kept until then for debugging.
+        keep_until: machines are kept until then for debugging. kept_from, kept_to: when they were, for the bill.
         quarantined: text of the rejected move, empty if well.
     """
 
@@ -263,6 +276,9 @@ class JobState:
     quarantined: str = ""
     alarm: str = ""
     ended_at: float | None = None
+    old_launches: int = 0
+    kept_from: float | None = None
+    kept_to: float | None = None
 
     @property
     def attempt(self) -> AttemptState | None:

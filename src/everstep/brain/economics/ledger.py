@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from everstep.model.causes import InstanceEnd
+from everstep.model.ids import LaunchToken
 from everstep.model.job import AttemptState, GangPhase, InstanceState, JobState, VolumeState
 from everstep.model.ledger import LedgerLine, LineKind, Overhead
 from everstep.model.offers import Market
@@ -61,9 +63,21 @@ def cost_usd(state: JobState, now: float) -> float:
 def price_usd_per_s(state: JobState) -> float:
     """What a second of the clock costs at present, USD: every machine and disk that is still there."""
     machines = (
-        m.price_usd_per_h * m.offer.billing.time_scale for m in state.instances.values() if m.alive and m.started_at
+        m.price_usd_per_h * m.offer.billing.time_scale
+        for m in state.instances.values()
+        if m.alive and m.started_at is not None
     )
-    return sum(machines) / 3600.0
+    disks = (
+        v.size_gib * v.price_usd_per_gib_h * _disk_scale(state, v)
+        for v in state.volumes.values()
+        if v.created_at is not None and v.deleted_at is None
+    )
+    return (sum(machines) + sum(disks)) / 3600.0
+
+
+def _disk_scale(state: JobState, v: VolumeState) -> float:
+    """Market seconds per second of the clock where the disk is: as on the machines of its provider."""
+    return next((m.offer.billing.time_scale for m in state.instances.values() if m.offer.provider == v.provider), 1.0)
 
 
 def _compute(state: JobState, m: InstanceState, now: float) -> LedgerLine:
@@ -95,8 +109,7 @@ def _compute(state: JobState, m: InstanceState, now: float) -> LedgerLine:
 def _disk(state: JobState, v: VolumeState, now: float) -> LedgerLine:
     assert v.created_at is not None
     until = v.deleted_at if v.deleted_at is not None else max(now, v.created_at)
-    scale = next((m.offer.billing.time_scale for m in state.instances.values() if m.slot == v.slot), 1.0)
-    quantity = v.size_gib * (until - v.created_at) / 3600.0 * scale
+    quantity = v.size_gib * max(until - v.created_at, 0.0) / 3600.0 * _disk_scale(state, v)
     return LedgerLine(
         kind=LineKind.DISK,
         job=state.id,
@@ -119,11 +132,17 @@ def account(state: JobState, now: float) -> Account:
     """The bill of a job up to ``now`` and what it bought."""
     bill = lines(state, now)
     cost = sum(line.cost_usd for line in bill)
-    billed = sum(_life_s(m, now) for m in state.instances.values())
-    useful, list_price, overhead, lost_steps = _useful(state, now)
-    overhead = {**overhead, **_before_work(state, now)}
-    known = useful + sum(overhead.values())
-    overhead[Overhead.IDLE.value] = max(billed - known, 0.0)
+    shares = [_Share(_life(m, now)) for m in state.instances.values()]
+    by_token = dict(zip(state.instances, shares, strict=True))
+    _before_work(state, by_token)
+    lost_steps = _work(state, by_token, now)
+    _kept(state, shares, now)
+    list_price = sum(
+        share.useful_s / 3600.0 * m.offer.billing.time_scale * m.offer.on_demand_usd_per_h
+        for share, m in zip(shares, state.instances.values(), strict=True)
+    )
+    overhead = {o.value: sum(share.overhead.get(o, 0.0) for share in shares) for o in Overhead}
+    overhead[Overhead.IDLE.value] = sum(share.left_s for share in shares)
     saved = list_price - cost
     return Account(
         lines=bill,
@@ -131,8 +150,8 @@ def account(state: JobState, now: float) -> Account:
         on_demand_cost_usd=list_price,
         saved_usd=saved,
         saved_fraction=saved / list_price if list_price > 0 else 0.0,
-        billed_instance_s=billed,
-        useful_instance_s=useful,
+        billed_instance_s=sum(share.life[1] - share.life[0] for share in shares),
+        useful_instance_s=sum(share.useful_s for share in shares),
         lost_steps=lost_steps,
         preemptions=sum(1 for m in state.instances.values() if _was_taken(m)),
         recoveries=max(sum(1 for a in state.attempts if a.spawned_at is not None) - 1, 0),
@@ -144,58 +163,82 @@ def account(state: JobState, now: float) -> Account:
     )
 
 
+@dataclass(slots=True)
+class _Share:
+    """The billed life of one machine, handed out to its uses; what nobody claims is idle.
+
+    The clocks of provider, server and ranks differ a little: a use is cut to the machine's life and to what is left of
+    it, so that the parts always add up to the whole.
+    """
+
+    life: tuple[float, float]
+    useful_s: float = 0.0
+    overhead: dict[Overhead, float] = field(default_factory=dict)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that no use has claimed."""
+        return max(self.life[1] - self.life[0] - self.useful_s - sum(self.overhead.values()), 0.0)
+
+    def within(self, start: float, end: float) -> float:
+        """Seconds of an interval that lie in the machine's life and are still unclaimed."""
+        return min(max(min(end, self.life[1]) - max(start, self.life[0]), 0.0), self.left_s)
+
+    def spend(self, use: Overhead, seconds: float) -> None:
+        """Claims seconds for a use."""
+        self.overhead[use] = self.overhead.get(use, 0.0) + min(seconds, self.left_s)
+
+
 def _was_taken(m: InstanceState) -> bool:
     return m.end in (*_RECLAIMED, InstanceEnd.LOST) or (m.notice is not None and m.notice.value == "terminate")
 
 
-def _life_s(m: InstanceState, now: float) -> float:
+def _life(m: InstanceState, now: float) -> tuple[float, float]:
     if m.started_at is None:
-        return 0.0
-    return max((m.ended_at if m.ended_at is not None else now) - m.started_at, 0.0)
+        return 0.0, 0.0
+    return m.started_at, max(m.ended_at if m.ended_at is not None else now, m.started_at)
 
 
-def _before_work(state: JobState, now: float) -> dict[str, float]:
-    """Instance-seconds of booting and of set-up."""
-    boot = setup = 0.0
-    for m in state.instances.values():
-        if m.started_at is None:
-            continue
-        end = m.ended_at if m.ended_at is not None else now
-        boot += max(min(m.joined_at if m.joined_at is not None else end, end) - m.started_at, 0.0)
-        if m.joined_at is not None:
-            setup += max(min(m.ready_at if m.ready_at is not None else end, end) - m.joined_at, 0.0)
-    return {Overhead.BOOT.value: boot, Overhead.SETUP.value: setup}
+def _before_work(state: JobState, shares: Mapping[LaunchToken, _Share]) -> None:
+    """Boot and set-up; a machine that never got that far booted, or prepared, all its life."""
+    for token, share in shares.items():
+        m = state.instances[token]
+        joined = share.life[1] if m.joined_at is None else m.joined_at
+        share.spend(Overhead.BOOT, share.within(share.life[0], joined))
+        ready = share.life[1] if m.ready_at is None else m.ready_at
+        share.spend(Overhead.SETUP, share.within(joined, ready))
 
 
-def _useful(state: JobState, now: float) -> tuple[float, float, dict[str, float], int]:
-    """(useful instance-seconds, their list price in USD, overhead, lost steps) over all attempts."""
-    useful = list_price = 0.0
-    restore = save = lost_work = 0.0
+def _work(state: JobState, shares: Mapping[LaunchToken, _Share], now: float) -> int:
+    """Restore, save, useful and lost work of all attempts; returns the steps lost."""
     lost_steps = 0
     for index, attempt in enumerate(state.attempts):
-        nodes = len(attempt.members)
-        began = attempt.first_step_at
-        if attempt.spawned_at is not None:
-            restore += max((began or attempt.ended_at or now) - attempt.spawned_at, 0.0) * nodes
-        last = attempt.last_step_at or (now if attempt.phase is not GangPhase.ENDED else None)
-        if began is None or last is None:
-            continue
-        span_s = max(last - began - attempt.stall_s, 0.0)
+        began, over = attempt.first_step_at, attempt.ended_at if attempt.ended_at is not None else now
         steps, gone = _steps_lost(attempt, state.attempts[index + 1 :])
-        gone_s = span_s * min(gone / steps, 1.0) if steps else 0.0
         lost_steps += gone
-        save += attempt.stall_s * nodes
-        lost_work += gone_s * nodes
-        useful += (span_s - gone_s) * nodes
+        ratio = min(gone / steps, 1.0) if steps else 0.0
         for token in attempt.members:
-            offer = state.instances[token].offer
-            list_price += (span_s - gone_s) / 3600.0 * offer.billing.time_scale * offer.on_demand_usd_per_h
-    return (
-        useful,
-        list_price,
-        {Overhead.RESTORE.value: restore, Overhead.SAVE.value: save, Overhead.LOST_WORK.value: lost_work},
-        lost_steps,
-    )
+            share = shares[token]
+            if attempt.spawned_at is not None:
+                restored = began if began is not None else over
+                share.spend(Overhead.RESTORE, share.within(attempt.spawned_at, restored))
+            last = attempt.last_step_at or (now if attempt.phase is not GangPhase.ENDED else None)
+            if began is None or last is None:
+                continue
+            span_s = share.within(began, last)
+            saving_s = min(attempt.stall_s, span_s)
+            lost_s = (span_s - saving_s) * ratio
+            share.spend(Overhead.SAVE, saving_s)
+            share.spend(Overhead.LOST_WORK, lost_s)
+            share.useful_s += span_s - saving_s - lost_s
+    return lost_steps
+
+
+def _kept(state: JobState, shares: Iterable[_Share], now: float) -> None:
+    if state.kept_from is None:
+        return
+    for share in shares:
+        share.spend(Overhead.KEPT, share.within(state.kept_from, now if state.kept_to is None else state.kept_to))
 
 
 def _steps_lost(attempt: AttemptState, later: tuple[AttemptState, ...]) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import Cause
 from everstep.model.events import (
+    AttemptOverdue,
     CauseSettled,
     CheckpointSaved,
     Event,
@@ -56,13 +57,15 @@ def _finish(a: AttemptState, now: float, *, failed: bool, hint: str) -> AttemptS
 
 
 def _checked(a: AttemptState, t: Told[PeersChecked], now: float) -> AttemptState:
+    a = replace(a, checked=a.checked if t.token in a.checked else (*a.checked, t.token))
     if t.event.unreachable:
-        text = f"{t.token} cannot reach {', '.join(t.event.unreachable)}"
-        a = replace(a, cause=Cause.UNREACHABLE_PEER, evidence=text, settled_at=now)
-        return _finish(a, now, failed=True, hint=text)
-    checked = a.checked if t.token in a.checked else (*a.checked, t.token)
-    phase = G.RUNNING if set(checked) >= set(a.members) else G.CHECKING
-    return replace(a, checked=checked, phase=phase)
+        a = replace(a, unreachable={**a.unreachable, t.token: t.event.unreachable})
+    if not set(a.checked) >= set(a.members):
+        return a  # who is to blame is clear only when everybody has told
+    if not a.unreachable:
+        return replace(a, phase=G.RUNNING)
+    pairs = (f"node {a.members.index(LaunchToken(k))} cannot reach {', '.join(v)}" for k, v in a.unreachable.items())
+    return _finish(a, now, failed=True, hint="; ".join(pairs))
 
 
 def _started(a: AttemptState, t: Told[RanksStarted], now: float) -> AttemptState:
@@ -166,6 +169,10 @@ def _settled(a: AttemptState, t: Told[CauseSettled], now: float) -> AttemptState
     return replace(a, cause=t.event.cause, evidence=t.event.evidence, settled_at=now)
 
 
+def _overdue(a: AttemptState, t: Told[AttemptOverdue], now: float) -> AttemptState:
+    return _finish(a, now, failed=a.phase is not G.STOPPING, hint=t.event.text)
+
+
 def _same(a: AttemptState, t: Told[Event], now: float) -> AttemptState:
     return a
 
@@ -187,6 +194,8 @@ GANG_TABLE: dict[tuple[GangPhase, type[Event]], Move[AttemptState, GangPhase]] =
     **rows((G.ENDED,), (RanksEnded, *_LOSSES), _member_ended),
     **rows(_ACTIVE, (LeaseExpired,), _lease, (G.ENDED,)),
     **rows((G.ENDED,), (LeaseExpired,), _same),
+    **rows((G.CHECKING, G.STOPPING), (AttemptOverdue,), _overdue, (G.ENDED,)),
+    **rows((G.RUNNING, G.ENDED), (AttemptOverdue,), _same),
     # The cause may be settled long after the next attempt began.
     **rows((G.ENDED,), (CauseSettled,), _settled),
 }
@@ -200,6 +209,14 @@ def gang_step(attempt: AttemptState, event: Event, token: LaunchToken, now: floa
     return after
 
 
-def begin_stop(attempt: AttemptState, hint: str) -> AttemptState:
-    """The gang is asked to stop; the hint says why."""
+def begin_stop(attempt: AttemptState, hint: str, now: float) -> AttemptState:
+    """The gang is asked to stop; the hint says why. While it checks no rank runs, so it has ended at once."""
+    if attempt.phase is G.CHECKING:
+        return _finish(attempt, now, failed=False, hint=hint)
     return replace(attempt, phase=G.STOPPING, hint=hint)
+
+
+def figures(attempt: AttemptState, event: RanksEnded) -> AttemptState:
+    """An old attempt with what its ranks measured, told after its successor began: for the account alone."""
+    after = _figures(attempt, event)
+    return attempt if after == attempt else after

@@ -43,6 +43,7 @@ def _refused(s: InstanceState, e: LaunchFailed, now: float) -> InstanceState:
 def _joined(s: InstanceState, e: InstanceJoined, now: float) -> InstanceState:
     # A second join is an agent that was restarted: whatever ran under it is gone, it must prepare again.
     phase = s.phase if s.phase is P.LEAVING else P.JOINED
+    again = now if s.joined_at is not None else None
     return replace(
         s,
         phase=phase,
@@ -51,6 +52,7 @@ def _joined(s: InstanceState, e: InstanceJoined, now: float) -> InstanceState:
         probe_port=e.probe_port,
         gpus=e.gpus,
         silent=False,
+        prepared_from=again,
     )
 
 
@@ -109,6 +111,8 @@ INSTANCE_TABLE: dict[tuple[InstancePhase, type[Event]], Move[InstanceState, Inst
     # A launch that we took for refused may turn up in a sweep: then it is a machine like any other, and plan ends it.
     **rows((P.LAUNCHING, P.REFUSED), (LaunchSucceeded,), _launched, (P.BOOTING,)),
     **rows((P.LAUNCHING,), (LaunchFailed,), _refused, (P.REFUSED,)),
+    # A sweep may see the machine before the launch call that made it breaks off.
+    **rows((*_KNOWN, P.ENDED, P.REFUSED), (LaunchFailed,), _same),
     **rows(_UP, (InstanceJoined,), _joined, (P.JOINED,)),
     **rows((P.LEAVING,), (InstanceJoined,), _joined),
     **rows((P.JOINED, P.READY), (InstanceReady,), _ready, (P.READY,)),

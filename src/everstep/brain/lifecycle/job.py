@@ -7,15 +7,18 @@ changed, end when nothing is left. Messages of an older attempt are ignored: tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import replace
 
-from everstep.brain.lifecycle.gang import GANG_TABLE, begin_stop, gang_step
+from everstep.brain.lifecycle import disks
+from everstep.brain.lifecycle.beginning import begin, may_begin, ranked, replacements_ready
+from everstep.brain.lifecycle.gang import GANG_TABLE, begin_stop, figures, gang_step
 from everstep.brain.lifecycle.instance import INSTANCE_EVENTS, instance_step
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import Cause, NoticeKind
 from everstep.model.errors import UnlistedTransition
 from everstep.model.events import (
+    AttemptOverdue,
     BudgetSpent,
     CancelRequested,
     CauseSettled,
@@ -32,6 +35,8 @@ from everstep.model.events import (
     LaunchSucceeded,
     NoticeReceived,
     PauseRequested,
+    PeersChecked,
+    RanksEnded,
     Rejected,
     RestoreRequested,
     RetryRequested,
@@ -42,7 +47,6 @@ from everstep.model.events import (
     VolumeIntended,
     VolumeReady,
 )
-from everstep.model.gang import Slot
 from everstep.model.ids import InstanceId, LaunchToken
 from everstep.model.job import (
     AttemptState,
@@ -53,7 +57,6 @@ from everstep.model.job import (
     JobPhase,
     JobState,
     SaveOrder,
-    VolumeState,
 )
 
 J = JobPhase
@@ -64,7 +67,6 @@ _RESTING = (*_ENDED, J.PAUSED)
 _ALL = tuple(J)
 _END_OF = {Goal.PAUSE: J.PAUSED, Goal.SUCCEED: J.SUCCEEDED, Goal.FAIL: J.FAILED, Goal.CANCEL: J.CANCELLED}
 _PHASE_WHILE = {GangPhase.CHECKING: J.CHECKING, GangPhase.RUNNING: J.RUNNING, GangPhase.STOPPING: J.STOPPING}
-_REBASE_LIMIT = 64  # attempts kept in full; older ones are in the journal
 
 
 def submitted(event: JobSubmitted, now: float) -> JobState:
@@ -84,9 +86,10 @@ def transition(state: JobState, event: Event, now: float) -> JobState:
         UnlistedTransition: a table does not list this event for the present phase.
     """
     if _stale(state, event):
-        return state
+        return _late_figures(state, event)
     move = look_up(JOB_TABLE, state.phase, event, f"job {state.id}")
-    after = _follow(move.do(_machines_and_gang(state, event, now), event, now), now)
+    told = _crowned(state, _machines_and_gang(state, event, now))
+    after = _follow(move.do(told, event, now), now)
     if after.phase is not state.phase:
         after = replace(after, since=now)
     check_target(move, state.phase, after.phase, event, f"job {state.id}")
@@ -95,15 +98,39 @@ def transition(state: JobState, event: Event, now: float) -> JobState:
 
 def accepts(state: JobState, event: Event) -> bool:
     """Whether the job's table lists the event in the present phase (used to refuse user requests politely)."""
+    if isinstance(event, PauseRequested) and state.goal is not Goal.RUN:
+        return False
     return (state.phase, type(event)) in JOB_TABLE
 
 
 def _stale(state: JobState, event: Event) -> bool:
     attempt = getattr(event, "attempt", None)
-    return attempt is not None and not isinstance(event, CauseSettled) and attempt < state.attempt_no
+    return attempt is not None and not isinstance(event, CauseSettled) and attempt != state.attempt_no
+
+
+def _late_figures(state: JobState, event: Event) -> JobState:
+    """A message of another attempt changes nothing (the fence) but what the bill knows of that attempt."""
+    attempt = next((a for a in state.attempts if a.no == getattr(event, "attempt", None)), None)
+    if attempt is None or not isinstance(event, RanksEnded):
+        return state
+    teller = state.by_instance(event.instance)
+    if teller is None or teller.token not in attempt.members:
+        return state
+    after = figures(attempt, event)
+    return state if after is attempt else _with_attempt(state, after)
 
 
 # --- Machines and the attempt ----------------------------------------------------------------------------------------
+
+
+def _crowned(before: JobState, after: JobState) -> JobState:
+    """The job's success, at the moment its attempt succeeds. Only a cancel or a wish to go back is stronger."""
+    old, new = before.attempt, after.attempt
+    if old is None or new is None or old.phase is GangPhase.ENDED or new.phase is not GangPhase.ENDED:
+        return after
+    if new.cause is not Cause.SUCCESS or after.goal is Goal.CANCEL or after.base_wanted:
+        return after
+    return replace(after, goal=Goal.SUCCEED, why="", exit_code=0, keep_until=None, kept_from=None)
 
 
 def _machines_and_gang(state: JobState, event: Event, now: float) -> JobState:
@@ -120,11 +147,29 @@ def _gang(state: JobState, event: Event, token: LaunchToken | None, now: float) 
     if isinstance(event, CauseSettled):
         return _settle(state, event, now)
     attempt = state.attempt
+    if isinstance(event, AttemptOverdue) and attempt is not None:
+        return _with_attempt(state, gang_step(attempt, event, attempt.members[0], now))
     if attempt is None or token not in attempt.members or (attempt.phase, type(event)) not in GANG_TABLE:
         if attempt is None or getattr(event, "attempt", None) is None:
             return state
         raise UnlistedTransition(f"job {state.id}: {type(event).__name__} of attempt {attempt.no} by a stranger")
-    return _with_attempt(state, gang_step(attempt, event, token, now))
+    state = _with_attempt(state, gang_step(attempt, event, token, now))
+    return _blame(state, attempt) if isinstance(event, PeersChecked) else state
+
+
+def _blame(state: JobState, before: AttemptState) -> JobState:
+    """Counts the attempts in a row in which most of the gang could not reach a machine, once a check is over."""
+    attempt = state.attempt
+    if attempt is None or before.phase is not GangPhase.CHECKING or attempt.phase is GangPhase.CHECKING:
+        return state
+    named = Counter(address for addresses in attempt.unreachable.values() for address in addresses)
+    most = max(named.values(), default=0)
+    members = {token: state.instances[token] for token in attempt.members}
+    counted = {
+        token: replace(m, unreachable=m.unreachable + 1 if most and named[m.address] == most else 0)
+        for token, m in members.items()
+    }
+    return replace(state, instances={**state.instances, **counted})
 
 
 def _with_attempt(state: JobState, attempt: AttemptState) -> JobState:
@@ -150,14 +195,20 @@ def _token_of(state: JobState, event: Event) -> LaunchToken | None:
 def _settle(state: JobState, event: CauseSettled, now: float) -> JobState:
     """Charges the budgets: the only place that does (rules 4 and 5)."""
     attempt = next((a for a in state.attempts if a.no == event.attempt), None)
-    if attempt is None:
+    if attempt is None or attempt.settled_at is not None:
         return state
     settled = gang_step(attempt, event, attempt.members[0], now)
-    state = replace(_with_attempt(state, settled), barren=0 if settled.progressed else state.barren + 1)
+    state = replace(_with_attempt(state, settled), barren=_barren(state.barren, settled))
     if event.cause in (Cause.USER_ERROR, Cause.SETUP_FAILED):
         state = replace(state, user_failures=state.user_failures + 1)
         if state.user_failures > state.task.recovery.max_restarts and state.goal is Goal.RUN:
             return _fail(state, f"{event.evidence} (after {state.user_failures - 1} restarts)", now, settled.rc)
+    limit = state.task.recovery.no_progress_limit
+    latest = [a.cause for a in state.attempts if a.settled_at is not None][-limit:]
+    if len(latest) == limit and set(latest) == {Cause.UNREACHABLE_PEER} and state.goal is Goal.RUN:
+        return _fail(
+            state, f"the machines could not reach each other in {limit} attempts in a row: {event.evidence}", now
+        )
     if state.barren >= state.task.recovery.no_progress_limit and state.goal is Goal.RUN:
         text = f"{state.barren} attempts in a row ended without evidence of progress, the last by {event.cause.value}"
         if any(a.progressed or a.restored_at is not None for a in state.attempts):
@@ -165,6 +216,13 @@ def _settle(state: JobState, event: CauseSettled, now: float) -> JobState:
         # Nothing this script does can be seen from outside: failing it on a guess would be wrong (rule 5).
         state = replace(state, alarm=text + "; the script reports none, see everstep.train.progress")
     return state
+
+
+def _barren(so_far: int, a: AttemptState) -> int:
+    if a.progressed:
+        return 0
+    # What we stopped ourselves proves nothing about the job.
+    return so_far if a.cause is Cause.OWNER and not a.failed else so_far + 1
 
 
 def _fail(state: JobState, why: str, now: float, rc: int = 1) -> JobState:
@@ -175,6 +233,8 @@ def _fail(state: JobState, why: str, now: float, rc: int = 1) -> JobState:
         why=why,
         exit_code=rc or 1,
         keep_until=now + keep if keep > 0 else None,
+        kept_from=now if keep > 0 else None,
+        kept_to=None,
         waiting_since=None,
     )
 
@@ -204,28 +264,43 @@ def _noticed(s: JobState, e: NoticeReceived, now: float) -> JobState:
     """Rule 6: the whole gang saves. A rebalance hint asks for a save now, without a deadline."""
     attempt = s.attempt
     member = s.by_instance(e.instance)
-    if (
-        attempt is None
-        or attempt.phase is not GangPhase.RUNNING
-        or member is None
-        or member.token not in attempt.members
-    ):
+    if attempt is None or attempt.phase is not GangPhase.RUNNING or member is None:
         return s
-    deadline = e.deadline if e.notice is not NoticeKind.REBALANCE else None
+    if member.token not in attempt.members:
+        return s
+    return _save_by(s, e.deadline if e.notice is not NoticeKind.REBALANCE else None)
+
+
+def _save_by(s: JobState, deadline: float | None) -> JobState:
     if s.save is not None and s.save.by is not None and (deadline is None or s.save.by <= deadline):
         return s
     return replace(s, save=SaveOrder(s.save_seq + 1, deadline), save_seq=s.save_seq + 1)
 
 
 def _cancel(s: JobState, e: CancelRequested, now: float) -> JobState:
-    return replace(s, goal=Goal.CANCEL, why=e.reason or f"cancelled by {e.actor}", keep_until=None, exit_code=130)
+    return replace(
+        s,
+        goal=Goal.CANCEL,
+        why=e.reason or f"cancelled by {e.actor}",
+        keep_until=None,
+        exit_code=130,
+        kept_to=now if s.keep_until is not None else s.kept_to,
+    )
+
+
+def _cancel_paused(s: JobState, e: CancelRequested, now: float) -> JobState:
+    return replace(_cancel(s, e, now), phase=J.RELEASING)
 
 
 def _pause(s: JobState, e: PauseRequested, now: float) -> JobState:
+    if s.goal is not Goal.RUN:
+        return s  # on its way to another end already
     return replace(s, goal=Goal.PAUSE, why=e.reason or f"paused by {e.actor}", waiting_since=None)
 
 
 def _budget(s: JobState, e: BudgetSpent, now: float) -> JobState:
+    if s.goal is not Goal.RUN:
+        return s
     return replace(s, goal=Goal.PAUSE, why=f"the budget is spent (${e.cost_usd:.2f})", waiting_since=None)
 
 
@@ -234,17 +309,28 @@ def _unpause(s: JobState, e: UnpauseRequested, now: float) -> JobState:
 
 
 def _retry(s: JobState, e: RetryRequested, now: float) -> JobState:
+    return _afresh(s, now)
+
+
+def _afresh(s: JobState, now: float) -> JobState:
+    """An ended job runs again, with fresh failure budgets."""
     return replace(
         s, goal=Goal.RUN, phase=J.ACQUIRING, why="", waiting_since=now, user_failures=0, barren=0, exit_code=None,
-        ended_at=None, alarm="", quarantined="", keep_until=None,
+        ended_at=None, alarm="", quarantined="", keep_until=None, old_launches=s.launches,
     )  # fmt: skip
 
 
 def _restore(s: JobState, e: RestoreRequested, now: float) -> JobState:
-    s = replace(s, base_wanted=e.base, why=f"going back to checkpoint {e.base}")
+    s = replace(s, base_wanted=e.base)
+    if s.phase.ended:
+        return _afresh(s, now)
+    if s.phase is J.PAUSED:
+        return replace(s, goal=Goal.RUN, phase=J.ACQUIRING, why="", waiting_since=now)
+    if s.goal is Goal.RUN:
+        s = replace(s, why=f"going back to checkpoint {e.base}")
     if s.attempt is not None and s.attempt.phase in (GangPhase.CHECKING, GangPhase.RUNNING):
-        return _with_attempt(s, begin_stop(s.attempt, f"restore {e.base}"))
-    return replace(s, goal=Goal.RUN, phase=J.ACQUIRING, waiting_since=now) if s.phase in _RESTING else s
+        return _with_attempt(s, begin_stop(s.attempt, f"restore {e.base}", now))
+    return s
 
 
 def _exec(s: JobState, e: ExecRequested, now: float) -> JobState:
@@ -252,7 +338,7 @@ def _exec(s: JobState, e: ExecRequested, now: float) -> JobState:
 
 
 def _gave_up(s: JobState, e: GaveUp, now: float) -> JobState:
-    return _fail(s, e.reason, now)
+    return _fail(s, e.reason, now) if s.goal is Goal.RUN else s
 
 
 def _alarm(s: JobState, e: DeadlineAlarm, now: float) -> JobState:
@@ -267,37 +353,9 @@ def _rejected(s: JobState, e: Rejected, now: float) -> JobState:
     return replace(s, quarantined=e.text, alarm=f"quarantined: {e.text}")
 
 
-def _volume_intended(s: JobState, e: VolumeIntended, now: float) -> JobState:
-    return replace(s, volumes={**s.volumes, e.name: VolumeState(e.slot, e.name, e.zone, e.provider, e.size_gib)})
-
-
-def _volume_ready(s: JobState, e: VolumeReady, now: float) -> JobState:
-    def made(v: VolumeState) -> VolumeState:
-        if v.slot != e.slot or v.volume is not None:
-            return v
-        return replace(v, volume=e.volume, created_at=e.created_at, price_usd_per_gib_h=e.price_usd_per_gib_h)
-
-    return replace(s, volumes={name: made(v) for name, v in s.volumes.items()})
-
-
-def _volume_failed(s: JobState, e: VolumeFailed, now: float) -> JobState:
-    gone = {n: v for n, v in s.volumes.items() if not (v.slot == e.slot and v.volume is None)}
-    return replace(s, volumes=gone, alarm=f"no disk for slot {e.slot}: {e.message}")
-
-
-def _volume_deleting(s: JobState, e: VolumeDeleteIntended, now: float) -> JobState:
-    return replace(
-        s, volumes={n: replace(v, deleting=True) if v.volume == e.volume else v for n, v in s.volumes.items()}
-    )
-
-
-def _volume_deleted(s: JobState, e: VolumeDeleted, now: float) -> JobState:
-    gone = {n: replace(v, deleted_at=e.deleted_at) if v.volume == e.volume else v for n, v in s.volumes.items()}
-    return replace(s, volumes=gone)
-
-
 def _keep_expired(s: JobState, e: KeepExpired, now: float) -> JobState:
-    return replace(s, keep_until=None)
+    # Outputs have from now on to come home.
+    return s if s.keep_until is None else replace(s, keep_until=None, kept_to=now, since=now)
 
 
 # --- Consequences ----------------------------------------------------------------------------------------------------
@@ -308,106 +366,47 @@ def _follow(s: JobState, now: float) -> JobState:
     if s.phase in _RESTING:
         return s
     attempt = s.attempt
-    if (
-        attempt is not None
-        and attempt.phase is GangPhase.ENDED
-        and attempt.cause is Cause.SUCCESS
-        and s.goal is Goal.RUN
-    ):
-        s = replace(s, goal=Goal.SUCCEED, why="", exit_code=0)
     if attempt is not None and attempt.phase is not GangPhase.ENDED:
-        return _while_active(s, attempt)
+        s = _while_active(s, attempt, now)
+        if s.attempt is not None and s.attempt.phase is not GangPhase.ENDED:
+            return s
     s = replace(s, save=None)
     if s.goal is Goal.RUN:
         # Begin at most once per event: the new attempt starts in CHECKING.
-        return _begin(s, now) if _may_begin(s) else _acquiring(s, now)
+        return begin(s, now) if may_begin(s) else _acquiring(s, now)
     if any(machine.alive for machine in s.instances.values()):
         return replace(s, phase=J.RELEASING, waiting_since=None, wait="")
     ended = _END_OF[s.goal]
+    if s.keep_until is not None:
+        s = replace(s, keep_until=None, kept_to=now)
     return replace(s, phase=ended, ended_at=now if ended.ended else None, waiting_since=None, wait="", execs=())
 
 
-def _while_active(s: JobState, attempt: AttemptState) -> JobState:
+def _while_active(s: JobState, attempt: AttemptState, now: float) -> JobState:
     if attempt.phase is not GangPhase.STOPPING and s.goal is not Goal.RUN:
-        attempt = begin_stop(attempt, s.why)
-        s = _with_attempt(s, attempt)
-    elif attempt.phase is GangPhase.RUNNING and _replacements_ready(s, attempt):
-        attempt = begin_stop(attempt, "moving off a machine that will be taken back")
-        s = _with_attempt(s, attempt)
+        attempt = begin_stop(attempt, s.why, now)
+    elif attempt.phase in (GangPhase.CHECKING, GangPhase.RUNNING) and replacements_ready(s, attempt):
+        attempt = begin_stop(attempt, "moving off a machine that will be taken back", now)
+    s = _with_attempt(s, attempt)
+    if attempt.phase is GangPhase.ENDED:
+        return s
+    if attempt.phase is GangPhase.RUNNING and s.phase is not J.RUNNING:
+        s = _save_for_known_notices(s, attempt)
     phase = _PHASE_WHILE[attempt.phase]
     return replace(s, phase=phase, waiting_since=s.waiting_since if phase is J.STOPPING else None)
 
 
+def _save_for_known_notices(s: JobState, attempt: AttemptState) -> JobState:
+    """Notices that came while the gang was being checked ask for a save as soon as it runs."""
+    members = (s.instances[token] for token in attempt.members)
+    for machine in members:
+        if machine.notice is not None and machine.notice is not NoticeKind.REBALANCE:
+            s = _save_by(s, machine.notice_deadline)
+    return s
+
+
 def _acquiring(s: JobState, now: float) -> JobState:
     return replace(s, phase=J.ACQUIRING, waiting_since=s.waiting_since if s.waiting_since is not None else now)
-
-
-def _replacements_ready(s: JobState, attempt: AttemptState) -> bool:
-    """Some member is doomed, and every slot of a doomed member has a prepared successor."""
-    doomed = [s.instances[t] for t in attempt.members if s.instances[t].doomed]
-    return bool(doomed) and all(_prepared(s, m.slot) is not None for m in doomed)
-
-
-def _prepared(s: JobState, slot: Slot) -> InstanceState | None:
-    """The machine that a new attempt would use for the slot: the newest that is ready and not doomed."""
-    ready = [m for m in _of_slot(s, slot) if m.phase is InstancePhase.READY and not m.doomed]
-    return max(ready, key=lambda m: m.launch_no, default=None)
-
-
-def _of_slot(s: JobState, slot: Slot) -> Iterator[InstanceState]:
-    return (m for m in s.instances.values() if m.slot == slot)
-
-
-def _may_begin(s: JobState) -> bool:
-    if s.quarantined or any(_prepared(s, slot) is None for slot in s.task.gang.slots):
-        return False
-    attempt = s.attempt
-    if attempt is None or attempt.settled_at is not None or not attempt.failed:
-        return True
-    # Restart first, cause later: but with no restart left, a failure that may be the user's own waits for its cause.
-    lost = any(not s.instances[t].alive or s.instances[t].doomed for t in attempt.members)
-    return lost or s.user_failures < s.task.recovery.max_restarts
-
-
-def _begin(s: JobState, now: float) -> JobState:
-    members = ranked(s)
-    no = s.attempt_no + 1
-    attempt = AttemptState(
-        no=no,
-        members=tuple(m.token for m in members),
-        master_port=members[0].port,
-        begun_at=now,
-        base_wanted=s.base_wanted,
-        phase=GangPhase.CHECKING if len(members) > 1 else GangPhase.RUNNING,
-    )
-    attempts = (*s.attempts, attempt)
-    if len(attempts) > _REBASE_LIMIT:
-        attempts = (attempts[0], *attempts[-(_REBASE_LIMIT - 1) :])
-    phase = J.CHECKING if len(members) > 1 else J.RUNNING
-    return replace(s, phase=phase, attempts=attempts, base_wanted="", waiting_since=None, wait="", execs=())
-
-
-def ranked(s: JobState) -> list[InstanceState]:
-    """The prepared machines in order of node rank.
-
-    Survivors keep their rank where they can. When the master is lost the lowest surviving rank takes its place, and the
-    newcomer takes the rank that falls vacant (rule 7).
-    """
-    chosen = [m for slot in s.task.gang.slots if (m := _prepared(s, slot)) is not None]
-    former = {} if s.attempt is None else {token: rank for rank, token in enumerate(s.attempt.members)}
-    ranks: list[InstanceState | None] = [None] * len(chosen)
-    newcomers = []
-    for machine in chosen:
-        rank = former.get(machine.token)
-        if rank is None or rank >= len(ranks):
-            newcomers.append(machine)
-        else:
-            ranks[rank] = machine
-    first = next((r for r, m in enumerate(ranks) if m is not None), None)
-    if first:
-        ranks[0], ranks[first] = ranks[first], None
-    fill = iter(newcomers)
-    return [m if m is not None else next(fill) for m in ranks]
 
 
 # --- The table -------------------------------------------------------------------------------------------------------
@@ -416,6 +415,7 @@ _LAUNCHES = (LaunchSucceeded, LaunchFailed)
 _TOLD: tuple[type[Event], ...] = tuple(
     {event for _, event in GANG_TABLE} | set(INSTANCE_EVENTS) - {LaunchSucceeded, LaunchFailed, NoticeReceived}
 )
+_STARTS = (J.ACQUIRING, J.CHECKING, J.RUNNING)
 # A late fact can end a release, and every fact can end or begin an attempt.
 _ANYWHERE = frozenset(_OPEN) | frozenset(_RESTING)
 
@@ -426,26 +426,27 @@ JOB_TABLE: dict[tuple[JobPhase, type[Event]], Move[JobState, JobPhase]] = {
     **rows(_RESTING, (NoticeReceived,), _facts),
     **rows(_ACTIVE, (LaunchIntended,), _intended),
     **rows(_OPEN, (CancelRequested,), _cancel, (J.STOPPING, J.RELEASING, J.CANCELLED)),
-    **rows(
-        (J.PAUSED,),
-        (CancelRequested,),
-        lambda s, e, now: replace(_cancel(s, e, now), phase=J.RELEASING),
-        (J.CANCELLED,),
-    ),
+    # A launch thought refused may have turned up meanwhile: then there is something to release.
+    **rows((J.PAUSED,), (CancelRequested,), _cancel_paused, (J.RELEASING, J.CANCELLED)),
     **rows(_ACTIVE, (PauseRequested,), _pause, (J.STOPPING, J.RELEASING, J.PAUSED)),
     **rows(_ACTIVE, (BudgetSpent,), _budget, (J.STOPPING, J.RELEASING, J.PAUSED)),
-    **rows((J.PAUSED,), (UnpauseRequested,), _unpause, (J.ACQUIRING,)),
-    **rows(_ENDED, (RetryRequested,), _retry, (J.ACQUIRING,)),
-    **rows((*_ACTIVE, *_RESTING), (RestoreRequested,), _restore, (J.ACQUIRING, J.STOPPING)),
+    **rows((J.PAUSED,), (UnpauseRequested,), _unpause, _STARTS),
+    **rows(_ENDED, (RetryRequested,), _retry, _STARTS),
+    **rows(_RESTING, (RestoreRequested,), _restore, _STARTS),
+    **rows(_ACTIVE, (RestoreRequested,), _restore, (*_STARTS, J.STOPPING)),
     **rows((J.RUNNING,), (ExecRequested,), _exec),
     **rows(_ACTIVE, (GaveUp,), _gave_up, (J.STOPPING, J.RELEASING, J.FAILED)),
-    **rows((J.RELEASING,), (KeepExpired,), _keep_expired, (J.RELEASING, J.FAILED)),
+    # One decision may conclude several things, of which the first settles the matter.
+    **rows((J.RELEASING, *_RESTING), (BudgetSpent, GaveUp), _facts),
+    **rows(_ALL, (KeepExpired,), _keep_expired),
     **rows(_ALL, (DeadlineAlarm,), _alarm),
     **rows(_ALL, (Decided,), _decided),
     **rows(_ALL, (Rejected,), _rejected),
-    **rows(_ACTIVE, (VolumeIntended,), _volume_intended),
-    **rows(_ALL, (VolumeReady,), _volume_ready),
-    **rows(_ALL, (VolumeFailed,), _volume_failed),
-    **rows(_ALL, (VolumeDeleteIntended,), _volume_deleting),
-    **rows(_ALL, (VolumeDeleted,), _volume_deleted),
+    **rows(_ACTIVE, (VolumeIntended,), disks.intended),
+    **rows(_ALL, (VolumeReady,), disks.ready),
+    **rows(_ALL, (VolumeFailed,), disks.failed),
+    **rows(_ALL, (VolumeDeleteIntended,), disks.deleting),
+    **rows(_ALL, (VolumeDeleted,), disks.deleted),
 }
+
+__all__ = ["JOB_TABLE", "accepts", "ranked", "submitted", "transition"]

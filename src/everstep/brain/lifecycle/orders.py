@@ -9,6 +9,8 @@ from everstep.model import handshake as h
 from everstep.model.causes import Cause
 from everstep.model.job import AttemptState, GangPhase, Goal, InstancePhase, InstanceState, JobPhase, JobState
 
+_OVER = (JobPhase.RELEASING, JobPhase.PAUSED, JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.CANCELLED)
+
 
 def orders(state: JobState, machine: InstanceState) -> dict[str, Any]:
     """The orders document of a machine (``ORDERS_*`` of the handshake), without ``version`` and without secrets.
@@ -20,7 +22,7 @@ def orders(state: JobState, machine: InstanceState) -> dict[str, Any]:
     attempt = state.attempt
     member = attempt is not None and machine.token in attempt.members
     document = _resting(state, machine)
-    if state.phase is JobPhase.RELEASING and not _kept(state):
+    if state.phase in _OVER and not _kept(state):
         return {**document, h.ORDERS_PHASE: h.PHASE_RELEASE, h.ORDERS_STOP: _stop(state, save=False)}
     if machine.phase in (InstancePhase.BOOTING, InstancePhase.JOINED):
         return {**document, h.ORDERS_PHASE: h.PHASE_PREPARE}
@@ -40,11 +42,21 @@ def outputs_due(state: JobState, machine: InstanceState) -> bool:
     attempt = state.attempt
     if attempt is None or machine.token not in attempt.members or machine.phase is InstancePhase.ENDED:
         return False
-    if state.goal is Goal.CANCEL or attempt.cause is Cause.SETUP_FAILED:
+    if state.goal is Goal.CANCEL or attempt.cause is Cause.SETUP_FAILED or machine.joined_at is None:
         return False
-    if machine.shared_folder:
-        return bool(state.task.outputs) and attempt.members[0] == machine.token
-    return True
+    if state.goal is Goal.PAUSE and machine.volume is not None:
+        return False  # the disk is kept, and what is on it
+    if not _outputs(state, machine):
+        return False
+    return not machine.shared_folder or attempt.members[0] == machine.token
+
+
+def _outputs(state: JobState, machine: InstanceState) -> list[str]:
+    """What is to be brought home: what the task names, else a checkpoint folder that only this machine sees."""
+    if state.task.outputs:
+        return list(state.task.outputs)
+    folder, _ = checkpoint_place(state, machine)
+    return [folder] if folder and not machine.shared_folder else []
 
 
 def _kept(state: JobState) -> bool:
@@ -115,7 +127,7 @@ def _spec(state: JobState, machine: InstanceState) -> dict[str, Any]:
         h.SPEC_CHECKPOINT_EVERY: "auto" if every is None else f"{every:g}",
         h.SPEC_CHECKPOINT_KEEP: task.checkpoint.keep,
         h.SPEC_ON_NOTICE: task.checkpoint.on_notice,
-        h.SPEC_OUTPUTS: list(task.outputs),
+        h.SPEC_OUTPUTS: _outputs(state, machine),
         h.SPEC_RELEASE_OUTPUTS: outputs_due(state, machine),
         h.SPEC_SLOT: machine.slot.index,
         h.SPEC_STOP_GRACE_S: task.stop_grace_s,

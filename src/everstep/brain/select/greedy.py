@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from everstep.brain.pools import PoolBook
 from everstep.brain.select.protocol import Choice, Need, Weighing, by_price
 from everstep.model.offers import Offer, Pool
+from everstep.model.task import OnNoCapacity, SpotMode
 
 
 class Greedy:
@@ -40,12 +42,11 @@ class Greedy:
         if cheapest is not None:
             why = "the deadline's safety net" if need.must_on_demand else "no cheaper spot pool is to be had"
             return weighing.choose(cheapest, f"{cheapest.market.value}: {why}")
-        rested = self._rested(need, weighing.spot(offers, patient=False), beliefs, now)
+        if need.must_on_demand and need.spot is not SpotMode.FALSE:
+            # The safety net catches nothing where on-demand is not to be had: spot is better than standing still.
+            loose = replace(need, must_on_demand=False, on_no_capacity=OnNoCapacity.WAIT)
+            return self.choose(loose, offers, beliefs=beliefs, inflight=inflight, now=now, rng=rng)
+        rested = weighing.rested(offers)
         if rested is not None:
             return weighing.choose(rested, "nothing else is left: the pool that has rested longest")
         return weighing.wait("no capacity in any pool that is allowed")
-
-    @staticmethod
-    def _rested(need: Need, offers: Sequence[Offer], beliefs: PoolBook, now: float) -> Offer | None:
-        short = [o for o in offers if beliefs.cooling_until(o.pool, need.cooldown_s / 10) <= now]
-        return min(short, key=lambda o: (beliefs.record(o.pool).failed_at or 0.0, *by_price(o)), default=None)

@@ -14,6 +14,8 @@ from everstep.model.ids import JobId
 from everstep.model.offers import MachineRequirement, Market, Offer, Pool
 from everstep.model.task import OnNoCapacity, SpotMode
 
+_IMPATIENCE = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -108,13 +110,24 @@ class Weighing:
     verdicts: dict[str, Candidate] = field(default_factory=dict)
     cooling_until: list[float] = field(default_factory=list)
 
-    def spot(self, offers: Iterable[Offer], *, patient: bool = True) -> list[Offer]:
-        """Spot offers that may be taken now. ``patient``: pools that failed lately are left out."""
-        return [o for o in offers if o.market is Market.SPOT and self._usable(o, patient=patient)]
+    def spot(self, offers: Iterable[Offer]) -> list[Offer]:
+        """Spot offers that may be taken now; pools that failed lately are left out."""
+        return [o for o in offers if o.market is Market.SPOT and self._usable(o)]
 
     def steady(self, offers: Iterable[Offer]) -> list[Offer]:
         """On-demand, reserved and static offers that may be taken now."""
-        return [o for o in offers if o.market is not Market.SPOT and self._usable(o, patient=True)]
+        return [o for o in offers if o.market is not Market.SPOT and self._usable(o)]
+
+    def rested(self, offers: Iterable[Offer]) -> Offer | None:
+        """When nothing else is left: the spot pool that has rested longest, if a tenth of the cool-down is over.
+
+        So a job in a small market is not starved by our caution, and no pool is hammered either.
+        """
+        rest_s = self.need.cooldown_s / _IMPATIENCE
+        cooling = [o for o in offers if o.market is Market.SPOT and not self._objection(o, patient=False)]
+        self.cooling_until = [max(self.beliefs.cooling_until(o.pool, rest_s), self.now) for o in cooling]
+        ready = [o for o in cooling if self.beliefs.cooling_until(o.pool, rest_s) <= self.now]
+        return min(ready, key=lambda o: (self.beliefs.record(o.pool).failed_at or 0.0, *by_price(o)), default=None)
 
     def choose(self, offer: Offer, reason: str) -> Choice:
         """The choice of ``offer``."""
@@ -131,8 +144,8 @@ class Weighing:
             what=str(offer.pool), price_usd_per_h=offer.price_usd_per_h, score=offer.price_usd_per_h, verdict=verdict
         )
 
-    def _usable(self, offer: Offer, *, patient: bool) -> bool:
-        verdict = self._objection(offer, patient=patient)
+    def _usable(self, offer: Offer) -> bool:
+        verdict = self._objection(offer, patient=True)
         self.note(offer, verdict or "possible")
         return not verdict
 
@@ -146,8 +159,8 @@ class Weighing:
             cap = bound if need.max_price_usd_per_h is None else min(bound, need.max_price_usd_per_h)
             if offer.price_usd_per_h > cap + 1e-9:
                 return f"price above the maximum of ${cap:g}/h"
-        elif not need.on_demand_allowed:
-            return "on-demand is not allowed now"
+        elif not need.on_demand_allowed and (offer.market is Market.ON_DEMAND or need.spot is SpotMode.TRUE):
+            return f"{offer.market.value} is not allowed now"
         if need.zones and offer.zone not in need.zones:
             return f"not in zone {'/'.join(sorted(need.zones))}, where the disk or the rest of the gang is"
         if need.regions and offer.region not in need.regions:

@@ -39,4 +39,7 @@ class Rotate:
         steady = weighing.steady(offers)
         if steady:
             return weighing.choose(min(steady, key=by_price), "no zone has spot capacity")
+        rested = weighing.rested(offers)
+        if rested is not None:
+            return weighing.choose(rested, f"starting over: {rested.zone} has rested longest")
         return weighing.wait("no zone has capacity; starting over when the first has cooled down")

@@ -1,0 +1,81 @@
+"""When a new attempt begins, and with which machine in which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from everstep.model.gang import Slot
+from everstep.model.job import AttemptState, GangPhase, InstancePhase, InstanceState, JobPhase, JobState
+
+
+def replacements_ready(s: JobState, attempt: AttemptState) -> bool:
+    """Some member is doomed, and every slot of a doomed member has a prepared successor."""
+    doomed = [s.instances[t] for t in attempt.members if s.instances[t].doomed]
+    return bool(doomed) and all(prepared(s, m.slot) is not None for m in doomed)
+
+
+def prepared(s: JobState, slot: Slot) -> InstanceState | None:
+    """The machine that a new attempt would use for the slot: the newest that is ready and not doomed."""
+    ready = [m for m in _of_slot(s, slot) if m.phase is InstancePhase.READY and not m.doomed]
+    return max(ready, key=lambda m: m.launch_no, default=None)
+
+
+def _of_slot(s: JobState, slot: Slot) -> Iterator[InstanceState]:
+    return (m for m in s.instances.values() if m.slot == slot)
+
+
+def may_begin(s: JobState) -> bool:
+    """Every slot has a prepared machine, and no budget stands in the way (rule 4: restart first, cause later)."""
+    if s.quarantined or any(prepared(s, slot) is None for slot in s.task.gang.slots):
+        return False
+    attempt = s.attempt
+    if attempt is None or attempt.settled_at is not None or not attempt.failed:
+        return True
+    # Restart first, cause later: but with no restart left, a failure that may be the user's own waits for its cause.
+    if any(s.instances[t].doomed for t in attempt.members):
+        return True
+    # Each failure whose cause is open may be one, too.
+    doubtful = sum(1 for a in s.attempts if a.failed and a.settled_at is None)
+    return s.user_failures + doubtful <= s.task.recovery.max_restarts
+
+
+def begin(s: JobState, now: float) -> JobState:
+    """A new attempt on the prepared machines, with the next number."""
+    members = ranked(s)
+    no = s.attempt_no + 1
+    attempt = AttemptState(
+        no=no,
+        members=tuple(m.token for m in members),
+        master_port=members[0].port,
+        begun_at=now,
+        base_wanted=s.base_wanted,
+        phase=GangPhase.CHECKING if len(members) > 1 else GangPhase.RUNNING,
+    )
+    phase = JobPhase.CHECKING if len(members) > 1 else JobPhase.RUNNING
+    return replace(
+        s, phase=phase, attempts=(*s.attempts, attempt), base_wanted="", why="", waiting_since=None, wait="", execs=()
+    )
+
+
+def ranked(s: JobState) -> list[InstanceState]:
+    """The prepared machines in order of node rank.
+
+    Survivors keep their rank where they can. When the master is lost the lowest surviving rank takes its place, and the
+    newcomer takes the rank that falls vacant (rule 7).
+    """
+    chosen = [m for slot in s.task.gang.slots if (m := prepared(s, slot)) is not None]
+    former = {} if s.attempt is None else {token: rank for rank, token in enumerate(s.attempt.members)}
+    ranks: list[InstanceState | None] = [None] * len(chosen)
+    newcomers = []
+    for machine in chosen:
+        rank = former.get(machine.token)
+        if rank is None or rank >= len(ranks):
+            newcomers.append(machine)
+        else:
+            ranks[rank] = machine
+    first = next((r for r, m in enumerate(ranks) if m is not None), None)
+    if first:
+        ranks[0], ranks[first] = ranks[first], None
+    fill = iter(newcomers)
+    return [m if m is not None else next(fill) for m in ranks]
