@@ -113,7 +113,8 @@ def parse(document: dict[str, Any]) -> Orders:
         phase=phase,
         attempt=attempt,
         spec=_spec(_optional(document, hs.ORDERS_SPEC) or {}),
-        node_rank=_get(document, hs.ORDERS_NODE_RANK, int, 0),
+        # Outside an attempt an instance has no rank.
+        node_rank=0 if document.get(hs.ORDERS_NODE_RANK) is None else _get(document, hs.ORDERS_NODE_RANK, int, 0),
         peers=tuple(_peer(item) for item in _get(document, hs.ORDERS_PEERS, list, [])),
         master=(_get(master, "address", str, None), _get(master, "port", int, None)) if master else None,
         base=_get(document, hs.ORDERS_BASE, str, ""),
