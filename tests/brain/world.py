@@ -1,7 +1,8 @@
 """A small world for the brain: a cloud, its machines and their agents, deterministic by seed, with faults on schedule.
 
-It drives ``advance`` and ``plan`` as the live loop does: an event is applied and everything decided before the next one is
-looked at; machines whose orders changed get the orders of the state they find when they ask; time passes by ``wake_at``.
+It drives ``advance`` and ``plan`` as the live loop does: an event is applied and everything decided before the next one
+is looked at; machines whose orders changed get the orders of the state they find when they ask; time passes by
+``wake_at``.
 """
 
 from __future__ import annotations
@@ -186,7 +187,8 @@ class World:
     def tell(self, event: Event) -> None:
         """A fact reaches the server."""
         self._apply(event)
-        if self.chance(self.faults.duplicates) and not isinstance(event, InstanceJoined | InstanceReady):
+        repeatable = hasattr(event, "instance") and not isinstance(event, InstanceJoined | InstanceReady)
+        if repeatable and self.chance(self.faults.duplicates):
             self.after(self.rng.choice((0.0, 3.0, 40.0)), lambda: self._repeat(event))
         self._plan()
 
@@ -285,7 +287,9 @@ class World:
         self.tell(VolumeReady(v.slot, volume, self.now, 0.0001))
 
     def _delete_disk(self, volume: VolumeId) -> None:
-        assert self.attached.get(volume) not in self.alive, "a disk was deleted under a machine"
+        if self.attached.get(volume) in self.alive:  # a vendor refuses that; the call is repeated
+            self.after(5.0, lambda: self._delete_disk(volume))
+            return
         self.disks.pop(volume, None)
         self.tell(VolumeDeleted(volume, self.now))
 
@@ -294,12 +298,14 @@ class World:
             kind = self.rng.choice(("no_capacity", "quota_exceeded", "price_above_max"))
             self.tell(LaunchFailed(token, kind, "not today"))
             return
+        if volume is not None and self.attached.get(volume) in self.alive:
+            self.tell(LaunchFailed(token, "no_capacity", "the disk is attached to another machine"))
+            return
         instance = InstanceId(f"i-{len(self.agents) + 1}")
         agent = self.agents[instance] = Agent(instance, token)
         self.alive.add(instance)
         if volume is not None:
             assert self.disks[volume] == leased.zone, "a disk attaches in its own zone only"
-            assert self.attached.get(volume) not in self.alive, "a disk attaches to one machine at a time"
             self.attached[volume] = instance
         answer = LaunchSucceeded(token, instance, self.now, leased.price_usd_per_h)
         if self.chance(self.faults.lost_answer):
@@ -314,7 +320,9 @@ class World:
         if leased.market is Market.SPOT:
             self._schedule(self.faults.preemptions_per_h, lambda: self.preempt(instance))
         self._schedule(self.faults.deaths_per_h, lambda: self.kill(instance))
-        self._schedule(self.faults.freezes_per_h, lambda: self.freeze(instance, self.rng.choice((3.0, 8.0, 30.0, 200.0))))
+        self._schedule(
+            self.faults.freezes_per_h, lambda: self.freeze(instance, self.rng.choice((3.0, 8.0, 30.0, 200.0)))
+        )
         self._schedule(self.faults.restarts_per_h, lambda: self.restart_agent(instance))
 
     def _schedule(self, per_h: float, act: Callable[[], None]) -> None:
@@ -332,7 +340,9 @@ class World:
             notice = NoticeReceived(instance, NoticeKind.TERMINATE, self.now + notice_s)
             if self.state.by_instance(instance) is not None:
                 self.tell(notice)
-                self.after(self.rng.uniform(0, notice_s), lambda: self._tell_if_known(replace(notice, source="provider")))
+                self.after(
+                    self.rng.uniform(0, notice_s), lambda: self._tell_if_known(replace(notice, source="provider"))
+                )
         self.after(notice_s, lambda: self.end(instance, InstanceEnd.PREEMPTED))
 
     def _tell_if_known(self, event: Any) -> None:

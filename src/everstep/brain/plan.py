@@ -209,7 +209,7 @@ class _Planner:
         for event in leavers(self.job, self.now, outputs_timeout_s=timeout_s):
             self.effects.append(Terminate(self.job.id, event))
             self.reasons.append(f"end {event.instance}: {event.reason}")
-        later = next_look(self.job, outputs_timeout_s=timeout_s)
+        later = next_look(self.job, self.now, outputs_timeout_s=timeout_s)
         if later is not None:
             self.wakes.append(later)
 

@@ -29,19 +29,19 @@ def leavers(state: JobState, now: float, *, outputs_timeout_s: float) -> Iterato
             yield TerminateIntended(machine.instance, reason)
 
 
-def next_look(state: JobState, *, outputs_timeout_s: float) -> float | None:
-    """When a timeout may make a machine a leaver, UTC seconds; None if none can."""
+def next_look(state: JobState, now: float, *, outputs_timeout_s: float) -> float | None:
+    """When a timeout after ``now`` may make a machine a leaver, UTC seconds; None if none can."""
     times = []
     for m in state.instances.values():
         if m.phase in (InstancePhase.BOOTING, InstancePhase.JOINED):
             times.append(_ready_by(state, m))
-        if m.alive and m.notice_deadline is not None:
+        if m.alive and m.phase is not InstancePhase.LEAVING and m.notice_deadline is not None:
             times.append(_no_refund_from(m))
         if state.phase is JobPhase.RELEASING and m.alive and m.phase is not InstancePhase.LEAVING:
             times.append(state.since + (outputs_timeout_s if outputs_due(state, m) else _RELEASE_GRACE_S))
     if state.keep_until is not None:
         times.append(state.keep_until)
-    return min(times, default=None)
+    return min((at for at in times if at > now), default=None)
 
 
 def _ready_by(state: JobState, m: InstanceState) -> float:

@@ -63,6 +63,9 @@ def _lost(machines: list[InstanceState], attempt: AttemptState) -> tuple[Cause, 
             return Cause.NODE_LOSS, f"{m.instance}: {m.end.value}, says the provider"
         if m.silent:
             return Cause.NODE_LOSS, f"{m.instance}: silent"
+        if m.prepared_from is not None and m.prepared_from >= attempt.begun_at:
+            # Its ranks went with the agent, and the others' crashed for want of them.
+            return Cause.NODE_LOSS, f"{m.instance}: its agent was started anew"
         if m.end is InstanceEnd.OWNER:
             return Cause.OWNER, f"{m.instance}: ended by us: {m.leave_reason}"
     if attempt.hint == "lease expired":
@@ -81,8 +84,6 @@ def _healthy(
     for m in machines:
         if m.instance is None or heard.get(m.instance, 0.0) < attempt.ended_at + calm_s:
             return None
-    if attempt.hint == "a machine of the gang is gone":
-        return Cause.NODE_LOSS, "the agent of a machine was started anew"
     if OUTCOME_FAILED not in attempt.ended.values():
         return Cause.OWNER, f"{attempt.hint}, on healthy machines"
     return Cause.USER_ERROR, f"{attempt.hint}, on healthy machines"
