@@ -215,7 +215,8 @@ class Box:
         if not record.alive:
             return None
         if record.dead_at is not None:
-            revealed = record.reveal_at is not None and now >= record.reveal_at
+            # An owner who gives it up before the vendor noticed does not change what happened.
+            revealed = record.stop_by is not None or (record.reveal_at is not None and now >= record.reveal_at)
             return Due(record, InstanceEnd.LOST) if revealed else None
         if record.stop_by is not None:
             return Due(record, InstanceEnd.OWNER)

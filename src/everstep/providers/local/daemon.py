@@ -103,7 +103,8 @@ class Daemon:
         api_socket, metadata_socket = self._sockets
         api = await asyncio.start_unix_server(self._serve_api, sock=api_socket, limit=rpc.LINE_LIMIT)
         told = await asyncio.start_server(self._serve_metadata, sock=metadata_socket, limit=1 << 14)
-        self.spawn(asyncio.to_thread(shutil.rmtree, self.home / "trash", ignore_errors=True))
+        for left_over in (self.home / "trash").iterdir():
+            self.spawn(asyncio.to_thread(shutil.rmtree, left_over, ignore_errors=True))
         passing = loop.create_task(self._pass_time())
         await self._stop.wait()
         passing.cancel()
