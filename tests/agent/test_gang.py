@@ -111,6 +111,13 @@ def test_sky_pilot_and_own_names(server: AgentServer, agents: Agents) -> None:
         assert name not in text
 
 
+def test_a_job_without_a_checkpoint_folder_gets_one_on_the_disk(server: AgentServer, agents: Agents) -> None:
+    agent = agents.start()
+    driver = Driver(server, agent)
+    driver.run(spec('echo "in $EVERSTEP_CHECKPOINT_DIR."', checkpoint_dir="", name=None), node_rank=None)
+    driver.log(f"in {agent.root}/checkpoints.")
+
+
 def test_torchrun_reads_the_names_we_set() -> None:
     from torch.distributed.run import get_args_parser
 

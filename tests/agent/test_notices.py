@@ -17,6 +17,7 @@ from everstep.agent import notices
 from everstep.agent.clock import Clock
 from everstep.agent.notices import MetadataDown, Notice, NoticeWatcher
 from everstep.agent.notices.ec2 import ACTION_PATH, REBALANCE_PATH, TOKEN_PATH
+from everstep.agent.notices.ec2 import MAINTENANCE_PATH as MAINTENANCE_PATH_EC2
 from everstep.agent.notices.gcp import MAINTENANCE_PATH, PREEMPTED_PATH
 from everstep.model import handshake as hs
 from everstep.testing.agent_server import AgentServer
@@ -131,8 +132,15 @@ def test_aws_token_is_renewed(metadata: Metadata) -> None:
 
 
 def test_local_cloud_tells_the_end_of_life(metadata: Metadata) -> None:
-    metadata.set(ACTION_PATH, '{"action": "terminate", "time": "2035-01-02T03:04:05Z", "cause": "max_life"}')
+    metadata.set(ACTION_PATH, '{"action": "terminate", "time": "2035-01-02T03:04:05.000Z", "kind": "max_life"}')
     assert only_watch(metadata, "local").poll() == [Notice("max_life", TERMINATE_UTC)]
+
+
+@pytest.mark.parametrize("at", ["2 Jan 2035 03:04:05 GMT", "2035-01-02T03:04:05Z"])
+def test_scheduled_maintenance(metadata: Metadata, at: str) -> None:
+    events = [{"Code": "instance-stop", "State": state, "NotBefore": at} for state in ("completed", "active")]
+    metadata.set(MAINTENANCE_PATH_EC2, json.dumps(events))
+    assert only_watch(metadata, "local").poll() == [Notice("maintenance", TERMINATE_UTC)]
 
 
 @pytest.mark.parametrize("body", ["rubbish", "[]", "7"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,7 @@ def test_orders_of_a_newer_server_are_read() -> None:
             "spec": {"job": "j", "run": "x", "new_key": 1, "setup": None},
             "peers": [{"rank": 0, "address": "a", "probe_port": 1, "color": "red"}],
             "master": {"address": "a", "port": 5},
+            "node_rank": None,
             "stop": {"save": True, "grace_s": 3, "reason": "r"},
             "future": [],
         }
@@ -275,6 +278,40 @@ def test_mailbox_runs_everything_in_order_and_survives_errors() -> None:
     box.post(start)
     box.run()
     assert done == ["first", "second"]
+
+
+def test_mailbox_keeps_its_timers_under_a_rain_of_signals() -> None:
+    """A timed wait that a signal interrupts close to its end must still end."""
+    box = Mailbox()
+    fired = 0
+
+    def tick() -> None:
+        nonlocal fired
+        fired += 1
+        if fired == 100:
+            box.stop()
+        else:
+            box.later(0.005, tick)
+
+    main = threading.main_thread().ident
+    assert main is not None
+    raining = threading.Event()
+
+    def rain() -> None:
+        while not raining.wait(0.0049):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    thread = threading.Thread(target=rain)
+    thread.start()
+    try:
+        box.post(tick)
+        box.run()
+    finally:
+        raining.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert fired == 100
 
 
 def test_backoff_grows_is_bounded_and_heeds_the_server() -> None:

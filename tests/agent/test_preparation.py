@@ -60,7 +60,7 @@ def test_setup_runs_once_per_boot_and_contents(server: AgentServer, agents: Agen
 
 def test_disk_of_an_earlier_machine_spares_the_download_not_the_setup(server: AgentServer, agents: Agents) -> None:
     work = server.add_folder(archive({"file": "x"}))
-    what = spec("true", setup="cat file >> ran", workdir=work)
+    what = spec("true", setup="cat file >> ran; echo set up on $EVERSTEP_INSTANCE", workdir=work)
     first = agents.start("i-1")
     Driver(server, first).prepare(what)
     first.kill9()
@@ -69,6 +69,8 @@ def test_disk_of_an_earlier_machine_spares_the_download_not_the_setup(server: Ag
     Driver(server, second).prepare(what)
     assert (first.root / "workdir" / "ran").read_text() == "xx"
     assert second.member.messages[0]["seq"] == 1
+    server.wait(lambda: "\n" in second.member.log_text(1, "setup"), what="the log of the second set-up")
+    assert second.member.log_text(1, "setup") == "set up on i-2\n", "without the first machine's log"
 
 
 def test_failed_setup_is_told_once_with_its_last_words(server: AgentServer, agents: Agents) -> None:

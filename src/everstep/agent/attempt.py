@@ -85,8 +85,7 @@ class Attempt:
             hs.MSG_STARTED, attempt=self.number, ranks=len(self._commands), spawned_at=self._context.clock.utc()
         )
         self._context.mailbox.later(_LOOK_S, self._look)
-        if self._orders.spec.checkpoint_dir:
-            self._watch_growth()
+        self._watch_growth()
         if self._orders.save is not None:
             self.save(self._orders.save)
 

@@ -26,6 +26,7 @@ class Node:
     address: str
     gpus: int
     workdir: Path
+    checkpoints: Path
     mark: str
 
 
@@ -48,7 +49,7 @@ def base(node: Node, inherited: Mapping[str, str], orders: Orders) -> dict[str, 
         hs.ENV_NODE_IPS: addresses,
         hs.ENV_NUM_NODES: str(orders.spec.num_nodes),
         hs.ENV_NUM_GPUS_PER_NODE: str(node.gpus),
-        hs.ENV_CHECKPOINT_DIR: str(checkpoint_dir(node, orders)) if orders.spec.checkpoint_dir else "",
+        hs.ENV_CHECKPOINT_DIR: str(checkpoint_dir(node, orders)),
         hs.ENV_CHECKPOINT_SHARED: "1" if orders.spec.checkpoint_shared else "0",
         hs.ENV_CHECKPOINT_EVERY: orders.spec.checkpoint_every,
         hs.ENV_CHECKPOINT_KEEP: str(orders.spec.checkpoint_keep),
@@ -110,8 +111,8 @@ def place(node: Node, path: str) -> Path:
 
 
 def checkpoint_dir(node: Node, orders: Orders) -> Path:
-    """Where the job's checkpoints are on this node."""
-    return place(node, orders.spec.checkpoint_dir)
+    """Where the job's checkpoints are on this node; a job that names no folder gets one on the machine's disk."""
+    return place(node, orders.spec.checkpoint_dir) if orders.spec.checkpoint_dir else node.checkpoints
 
 
 def inherited() -> dict[str, str]:

@@ -36,13 +36,14 @@ class Mailbox:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._posted: queue.SimpleQueue[Action] = queue.SimpleQueue()  # put is reentrant: signal handlers may post
+        # Not a SimpleQueue: a signal near the end of its timed get() makes it wait for ever (seen on 3.9 to 3.12).
+        self._posted: queue.Queue[Action] = queue.Queue()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._running = True
 
     def post(self, action: Action) -> None:
-        """Run ``action`` soon. Safe from any thread and from signal handlers."""
+        """Run ``action`` soon. Safe from any thread, but not from signal handlers."""
         self._posted.put(action)
 
     def later(self, delay_s: float, action: Action) -> Timer:

@@ -199,9 +199,9 @@ def _spec(data: dict[str, Any]) -> Spec:
     envs = _get(data, hs.SPEC_ENVS, dict, {})
     return Spec(
         job=_get(data, hs.SPEC_JOB, str, ""),
-        name=_get(data, hs.SPEC_TASK_NAME, str, "") if data.get(hs.SPEC_TASK_NAME) is not None else "",
-        setup=_get(data, hs.SPEC_SETUP, str, "") if data.get(hs.SPEC_SETUP) is not None else "",
-        run=_get(data, hs.SPEC_RUN, str, "") if data.get(hs.SPEC_RUN) is not None else "",
+        name=_get(data, hs.SPEC_TASK_NAME, str, ""),
+        setup=_get(data, hs.SPEC_SETUP, str, ""),
+        run=_get(data, hs.SPEC_RUN, str, ""),
         argv=None if argv is None else tuple(str(item) for item in _get(data, hs.SPEC_ARGV, list, [])),
         ranks_per_node=ranks,
         num_nodes=_get(data, hs.SPEC_NUM_NODES, int, 1),
@@ -257,7 +257,8 @@ def _texts(data: dict[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _get(data: dict[str, Any], key: str, kind: type[Any], default: Any) -> Any:
-    value = data.get(key, default)
+    value = data.get(key)
+    value = default if value is None else value  # null is as good as absent
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise BadOrders(f"{key}: expected {kind.__name__}, got {type(value).__name__}")
     return value

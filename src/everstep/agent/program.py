@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -59,21 +60,18 @@ class Agent:
         """Join, serve until released, shut down or unknown to the server."""
         known = joining.recall(self._settings)
         listener = ProbeListener(self._settings.instance, known.probe_port if known else 0)
-        address = joining.own_address(self._settings)
-        gpus = joining.count_gpus()
-        if known is None:
-            (self._settings.state / "outbox.jsonl").unlink(
-                missing_ok=True
-            )  # of another instance: its numbers are not ours
-            (self._settings.state / "attempts.json").unlink(missing_ok=True)
-            description = joining.describe(
-                self._settings, address=address, probe_port=listener.port, gpus=gpus, booted_at=self._clock.utc()
-            )
-            known = joining.join(self._settings, description, stopping=self._stopping.is_set)
-        self._contact.touch()
-        self._build(
-            known, Node(self._settings.instance, address, gpus, self._settings.workdir, self._supervisor.mark), listener
+        node = Node(
+            instance=self._settings.instance,
+            address=joining.own_address(self._settings),
+            gpus=joining.count_gpus(),
+            workdir=self._settings.workdir,
+            checkpoints=self._settings.checkpoints,
+            mark=self._supervisor.mark,
         )
+        if known is None:
+            known = self._join(node, listener)
+        self._contact.touch()
+        self._build(known, node, listener)
         self._lease_s = known.lease_s
         self._poller.start(known.orders)
         self._reporter.start()
@@ -88,6 +86,20 @@ class Agent:
         self._supervisor.close(_DRAIN_SHUTDOWN_S)
         self._context.outbox.close()
         return self._exit_code
+
+    def _join(self, node: Node, listener: ProbeListener) -> joining.Membership:
+        # What an earlier instance left on this disk is told under its own name or not at all.
+        for name in ("outbox.jsonl", "attempts.json", "execs.json"):
+            (self._settings.state / name).unlink(missing_ok=True)
+        shutil.rmtree(self._settings.logs, ignore_errors=True)
+        description = joining.describe(
+            self._settings,
+            address=node.address,
+            probe_port=listener.port,
+            gpus=node.gpus,
+            booted_at=self._clock.utc(),
+        )
+        return joining.join(self._settings, description, stopping=self._stopping.is_set)
 
     def _build(self, known: joining.Membership, node: Node, listener: ProbeListener) -> None:
         def new_session() -> Session:

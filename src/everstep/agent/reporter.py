@@ -101,7 +101,7 @@ class Reporter:
         return max(1.0, self._backoff.next_s())
 
     def _pass_over(self, seq: int, error: Refused) -> float:
-        """Offer a heartbeat under the number of a refused message: if it is refused too, the message is not to blame."""
+        """Offer a heartbeat under the number of a refused message: if that is refused too, the message is fine."""
         log.error("the server refuses message %d (%s)", seq, error)
         stand_in = {
             "seq": seq,

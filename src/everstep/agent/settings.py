@@ -64,6 +64,11 @@ class Settings:
         return self.root / "workdir"
 
     @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints of a job go that names no folder."""
+        return self.root / "checkpoints"
+
+    @property
     def logs(self) -> Path:
         """``<attempt>/<rank>.log``."""
         return self.root / "logs"

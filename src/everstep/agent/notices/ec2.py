@@ -19,6 +19,7 @@ from everstep.agent.notices.kinds import (
 )
 
 ACTION_PATH = "/latest/meta-data/spot/instance-action"
+MAINTENANCE_PATH = "/latest/meta-data/events/maintenance/scheduled"
 REBALANCE_PATH = "/latest/meta-data/events/recommendations/rebalance"
 TOKEN_PATH = "/latest/api/token"
 _TOKEN_TTL_S = 21600
@@ -35,7 +36,7 @@ def aws_watches(url: str, clock: Clock) -> list[Watch]:
 
 
 class _Ec2Watch(Watch):
-    """404 means nothing is announced. The local cloud may add ``"cause": "max_life"|"maintenance"`` to the action."""
+    """404 means nothing is announced. The local cloud marks the end of a life by ``"kind": "max_life"``."""
 
     def __init__(self, url: str, *, tokens: bool) -> None:
         self._url = url
@@ -44,17 +45,19 @@ class _Ec2Watch(Watch):
 
     def poll(self) -> list[Notice]:
         found = []
-        action = self._get(ACTION_PATH)
+        action = self._get(ACTION_PATH, dict)
         if action is not None:
-            kind = action.get("cause")
-            kind = kind if kind in (MAX_LIFE, MAINTENANCE) else TERMINATE
+            kind = MAX_LIFE if action.get("kind") == MAX_LIFE else TERMINATE
             found.append(Notice(kind, utc_of(action.get("time"))))
-        rebalance = self._get(REBALANCE_PATH)
-        if rebalance is not None:
+        for event in self._get(MAINTENANCE_PATH, list) or []:
+            if isinstance(event, dict) and event.get("State") == "active":
+                found.append(Notice(MAINTENANCE, utc_of(event.get("NotBefore"))))
+        if self._get(REBALANCE_PATH, dict) is not None:
             found.append(Notice(REBALANCE, None))
         return found
 
-    def _get(self, path: str) -> dict[str, Any] | None:
+    def _get(self, path: str, kind: type[Any]) -> Any:
+        """The JSON value at ``path``, None for 404."""
         status, body, _ = ask(self._url, path, headers=self._headers())
         if status == 401 and self._tokens:
             self._token = None  # expired
@@ -67,8 +70,8 @@ class _Ec2Watch(Watch):
             value = json.loads(body)
         except ValueError:
             raise MetadataDown(f"{self._url}{path}: not JSON") from None
-        if not isinstance(value, dict):
-            raise MetadataDown(f"{self._url}{path}: not a JSON object")
+        if not isinstance(value, kind):
+            raise MetadataDown(f"{self._url}{path}: not a JSON {kind.__name__}")
         return value
 
     def _headers(self) -> dict[str, str]:

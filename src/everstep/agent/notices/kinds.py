@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 REBALANCE = "rebalance"
@@ -63,11 +64,14 @@ def ask(
 
 
 def utc_of(text: object) -> float | None:
-    """UTC seconds of an ISO 8601 time such as ``2030-01-31T12:00:00Z``; None if it is none."""
+    """UTC seconds of ``2030-01-31T12:00:00Z`` (ISO 8601) or ``31 Jan 2030 12:00:00 GMT``; None if it is neither."""
     if not isinstance(text, str):
         return None
     try:
         moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError:
-        return None
+        try:
+            moment = parsedate_to_datetime(text)
+        except (TypeError, ValueError, IndexError):
+            return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
