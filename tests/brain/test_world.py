@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -121,7 +122,6 @@ def check_always(world: World) -> None:
         taken = {m.slot for m in state.instances.values() if not m.doomed}
         if set(state.task.gang.slots) - taken:
             assert state.wait, "a wait has a visible reason"
-            assert world._wake is not None
     for decision in world.decisions:
         for effect in decision.effects:
             if isinstance(effect, Launch) and effect.event.offer.market is Market.SPOT:

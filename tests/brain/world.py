@@ -652,6 +652,8 @@ class World:
             return ""
         if any(m.phase in (InstancePhase.LAUNCHING, InstancePhase.LEAVING) for m in s.instances.values()):
             return ""
+        if any(v.volume is None and v.failed_at is None for v in s.volumes.values()):
+            return ""
         attempt = s.attempt
         if attempt is not None and attempt.phase is GangPhase.RUNNING and s.goal is Goal.RUN:
             return ""

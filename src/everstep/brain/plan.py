@@ -209,6 +209,9 @@ class _Planner:
         for event in leavers(self.job, self.now, outputs_timeout_s=timeout_s):
             self.effects.append(Terminate(self.job.id, event))
             self.reasons.append(f"end {event.instance}: {event.reason}")
+            machine = self.job.by_instance(event.instance)
+            if machine is not None and not machine.doomed:
+                self.wakes.append(self.now)  # its place has fallen vacant: that is decided once the intent is recorded
         later = next_look(self.job, self.now, outputs_timeout_s=timeout_s)
         if later is not None:
             self.wakes.append(later)
@@ -354,6 +357,7 @@ class _Planner:
         event = VolumeIntended(slot, name, offer.zone, offer.provider, wanted or 10.0)
         self.effects.append(EnsureVolume(self.job.id, event))
         self.reasons.append(f"slot {slot}: a disk in {offer.zone} that outlives its machines")
+        self.wait = f"the disk of slot {slot} is being made"
 
     def _cannot_fill(self, slot: Slot, choice: Choice) -> bool:
         """Waits, or gives up: then nothing is launched for the other slots either, and True is returned."""
