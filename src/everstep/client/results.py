@@ -327,7 +327,8 @@ class PlanView:
     """What would be done if the task were submitted now; nothing was.
 
     Attributes:
-        offers: one per machine that would be leased now. choice: the first of them.
+        offers: one per machine that would be leased now.
+        choice: provider, zone, machine type and market of the first of them.
         hourly_usd: what they cost together.
         wait: what would be waited for when there are none.
         candidates: what was weighed.

@@ -45,7 +45,8 @@ async def plan(request: Request) -> Any:
     context.allow(actor_of(request), Verb.READ)
     found = dict(await context.controller.preview(_task(await json_object(request))))
     offers = [to_dict(offer_view(from_dict(Offer, offer))) for offer in found.get("offers", ())]
-    return to_dict({**found, "offers": offers, "choice": offers[0] if offers else {}})
+    choice = {key: offers[0][key] for key in ("provider", "zone", "machine_type", "market")} if offers else {}
+    return to_dict({**found, "offers": offers, "choice": choice})
 
 
 @router.get("/api/v1/jobs")
