@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from everstep.model.errors import BadInput
 from everstep.model.offers import Market
-from everstep.providers.local.config import BoxConfig, parse_config, read_config
+from everstep.providers.local.config import _TOP, EXAMPLE_CONFIG, BoxConfig, parse_config, read_config
 
 GOOD = """
 trace_hour_s: 10
@@ -41,6 +42,15 @@ def test_a_good_one(tmp_path: Path) -> None:
         is None
     )
     assert config.faults[0].times == 2
+
+
+def test_the_example_is_valid_and_shows_every_key(tmp_path: Path) -> None:
+    trace = {"metadata": {"gap_seconds": 600}, "data": [1], "prices": [1.0]}
+    (tmp_path / "us-east-1b.json").write_text(json.dumps(trace))
+    config = parse(EXAMPLE_CONFIG, tmp_path)
+    assert sorted(config.zones) == ["here", "us-east-1a", "us-east-1b"]
+    shown = yaml.safe_load(EXAMPLE_CONFIG)
+    assert set(_TOP) - set(shown) == {"agent_argv"}
 
 
 def test_the_digest_covers_the_traces(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Box:
 
     def offers(self, query: Any, now: float) -> list[Offer]:
         """What is sold now."""
-        return self.book.offers(query, self.state.instances.values(), now)
+        return self.book.offers(query, self.state.living.values(), now)
 
     def launch(
         self, requests: Sequence[LaunchRequest], *, all_or_nothing: bool, now: float
@@ -127,7 +127,7 @@ class Box:
                     raise BadRequest(f"token {request.token} comes twice with different parameters")
                 return twin
         self._fail_as_told(request.offer)
-        offer, held = request.offer, [*self.state.instances.values(), *planned]
+        offer, held = request.offer, [*self.state.living.values(), *planned]
         if not request.token or len(request.token) > 64 or not request.token.isascii():
             raise BadRequest("a token has 1 to 64 ASCII characters")
         quote = self.book.quote(offer.zone, offer.market, offer.machine.name, held, now)
@@ -203,13 +203,13 @@ class Box:
 
     def advance(self, now: float) -> list[Due]:
         """Lets the market and the clocks act: notices first, then the machines whose time is up."""
-        for record in self.book.surplus(self.state.instances.values(), now):
+        for record in self.book.surplus(self.state.living.values(), now):
             self.warn(record, NoticeKind.TERMINATE, now, now + self.book.config.notice_s)
-        for record in list(self.state.instances.values()):
+        for record in list(self.state.living.values()):
             life = record.max_life_at
-            if record.alive and not record.doomed and life is not None and now >= life - self.book.config.notice_s:
+            if not record.doomed and life is not None and now >= life - self.book.config.notice_s:
                 self.warn(record, NoticeKind.MAX_LIFE, now, life)
-        return [due for r in self.state.instances.values() if (due := self._due(r, now)) is not None]
+        return [due for r in self.state.living.values() if (due := self._due(r, now)) is not None]
 
     def _due(self, record: InstanceRecord, now: float) -> Due | None:
         if not record.alive:
@@ -229,15 +229,16 @@ class Box:
 
     def next_wake(self, now: float) -> float | None:
         """UTC seconds of the next thing that happens by itself; None = nothing will."""
-        times = [self.book.next_change(self.state.instances.values(), now)]
-        for record in (r for r in self.state.instances.values() if r.alive):
+        times = [self.book.next_change(self.state.living.values(), now)]
+        for record in self.state.living.values():
             if record.dead_at is not None:
                 times.append(record.reveal_at)
             elif record.doomed:
                 times.append(record.deadline)
             elif record.max_life_at is not None:
                 times.append(record.max_life_at - self.book.config.notice_s)
-        return min((t for t in times if t is not None), default=None)
+        # What lies behind has been acted upon already; looking at it again at once would be a busy loop.
+        return min((t for t in times if t is not None and t > now), default=None)
 
     def ended(self, instance: str, end: InstanceEnd, now: float) -> None:
         """No process of it is left: the bill stops, its disk is free again."""
@@ -304,7 +305,7 @@ class Box:
 
     def notices(self, deployment: str) -> list[Notice]:
         """Warnings in force."""
-        machines = (r for r in self.state.instances.values() if r.deployment == deployment and r.alive)
+        machines = (r for r in self.state.living.values() if r.deployment == deployment)
         return [Notice(InstanceId(r.id), r.notice, r.deadline) for r in machines if r.notice and r.dead_at is None]
 
     def meter(self, deployment: str, now: float) -> list[dict[str, Any]]:
@@ -335,7 +336,7 @@ class Box:
         return self.book.config.boot_s
 
     def _free_number(self, planned: int) -> int:
-        used = {r.number for r in self.state.instances.values() if r.alive}
+        used = {r.number for r in self.state.living.values()}
         highest = max((r.number for r in self.state.instances.values()), default=0)
         number = (highest + planned) % _ADDRESSES + 1
         while number in used:

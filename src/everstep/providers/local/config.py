@@ -1,4 +1,7 @@
-"""What a cloud in a box offers: zones, machine types, prices, times, faults; read from YAML and checked key by key."""
+"""What a cloud in a box offers: zones, machine types, prices, times, faults; read from YAML and checked key by key.
+
+``EXAMPLE_CONFIG`` shows every key.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,37 @@ zones:
   here:
     region: this-computer
     static: {capacity: 1, usd_per_h: 0}
+"""
+
+EXAMPLE_CONFIG = """\
+trace_hour_s: 10              # one hour of market time lasts 10 s; 3600 (the default) is real time
+trace_start: first_launch     # or daemon_start (the default): when the traces begin to play
+after_trace: hold             # or loop: what follows the last tick
+boot_s: 1                     # seconds of the clock, as the next four
+notice_s: 6                   # between the notice and the kill
+max_life_s: 86400             # spot machines end after that; none by default
+stop_grace_s: 5               # between SIGTERM for the agent and the kill when the owner terminates
+restart_agent_s: 1            # an agent that died is started again after that; null = never
+preempt_order: newest         # or oldest
+quota: 20                     # live machines of the account; none by default
+disk_usd_per_gib_h: 0.0001    # volumes; a machine's own disk is part of its price
+billing: {granularity_s: 1, minimum_s: 60, free_if_reclaimed_within_s: 0}   # market seconds
+machines:
+  p3.2xlarge: {cpus: 8, memory_gib: 61, accelerator: V100, accelerator_count: 1, prices: {on_demand: 3.06}}
+  c5.large: {cpus: 2, memory_gib: 4, prices: {on_demand: 0.085, spot: 0.03}}   # without spot: as the trace says
+zones:
+  us-east-1a:
+    region: us-east-1
+    machines: [c5.large]      # all of them by default
+    spot: {capacity: 4}       # shared by the machine types of the zone
+    on_demand: {capacity: 10} # without limit by default
+  us-east-1b:
+    region: us-east-1
+    spot: {trace: us-east-1b.json, offset_h: 0, after_trace: loop}   # path relative to this file
+  here:
+    static: {capacity: 1, usd_per_h: 0}    # this computer itself
+fail:                         # launches that match fail so many times; error: kind of a ProviderError
+  - {zone: us-east-1a, market: spot, machine: c5.large, error: no_capacity, times: 2, retry_after_s: 1}
 """
 
 #: Name of the machine type that stands for the workstation itself.

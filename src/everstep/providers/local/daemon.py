@@ -168,11 +168,14 @@ class Daemon:
 
     def adopt(self) -> None:
         """Takes over the machines of an earlier daemon, and settles those that did not survive."""
-        for record in [r for r in self.state.instances.values() if r.alive]:
+        for record in list(self.state.living.values()):
             found = self.machines.adopt(record)
             if found is not None:
                 self._reopen(found)
                 self.watch(found)
+                if found.dead_at is None:
+                    # A pause that the old daemon did not live to end.
+                    self.machines.thaw(found)
             elif not record.pid:
                 # It was ordered and never started, and nobody was told: it never was.
                 free = [replace(v, attached_to=None) for v in self.state.volumes.values() if v.attached_to == record.id]
@@ -254,8 +257,8 @@ class Daemon:
 
     async def stop_everything(self) -> None:
         """Ends every machine as its owner would, and waits for it."""
-        self.box.terminate([r.id for r in self.state.instances.values() if r.alive], self.now())
-        while any(r.alive for r in self.state.instances.values()):
+        self.box.terminate(list(self.state.living), self.now())
+        while self.state.living:
             self.poke()
             await asyncio.sleep(_GRACE_POLL_S)
         # What is left to do is to delete bytes of disks.

@@ -46,6 +46,8 @@ class LocalProvider:
         the
             configuration says, or as last time.
         name: name of the provider in offers and pools.
+        shared: whether all machines see one shared folder, as on a cluster with a file server; if not, every slot has
+            a disk of its own, as on most clouds.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class LocalProvider:
         *,
         agent_argv: Sequence[str] = (),
         name: str = "local",
+        shared: bool = True,
     ) -> None:
         self.name = name
+        self._shared = shared
         self.home = Path(home).resolve()
         self._config = None if config_path is None else Path(config_path).resolve()
         self._agent_argv = list(agent_argv)
@@ -113,7 +117,9 @@ class LocalProvider:
         return charges
 
     def shared_folder(self, zone: str) -> str | None:
-        """One folder for every zone: it is all one computer."""
+        """One folder for every zone: it is all one computer. None if the box was told to share nothing."""
+        if not self._shared:
+            return None
         folder = self.home / "shared"
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder)

@@ -104,7 +104,6 @@ class BoxFacts:
         config_digest, market_began_at: the clock of the traces of that configuration; None = not yet started.
         config_path, agent_argv: what the daemon was last started with, so that anybody may start it again.
         metadata_port: port of the metadata endpoint; agents hold it, so it must come back after a crash.
-        next_number: number of the next instance.
         faults_left: launches that still fail, per entry of the configuration.
     """
 
@@ -113,7 +112,6 @@ class BoxFacts:
     config_path: str = ""
     agent_argv: list[str] = field(default_factory=list)
     metadata_port: int = 0
-    next_number: int = 1
     faults_left: list[int] = field(default_factory=list)
 
 
@@ -152,6 +150,8 @@ class State:
         except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
             raise self._damaged(f"is damaged ({error})") from error
         self.by_token = {r.token: r for r in self.instances.values()}
+        #: Those that have not ended; what happens all the time looks only at these.
+        self.living = {r.id: r for r in self.instances.values() if r.alive}
 
     def save(self, *records: InstanceRecord | VolumeRecord | BoxFacts) -> None:
         """Writes all of them or none, then they are part of the state.
@@ -187,6 +187,7 @@ class State:
         """Removes a machine that never came to be."""
         self._db.execute("DELETE FROM thing WHERE kind = 'instance' AND id = ?", (record.id,))
         self.instances.pop(record.id, None)
+        self.living.pop(record.id, None)
         self.by_token.pop(record.token, None)
 
     def close(self) -> None:
@@ -197,6 +198,10 @@ class State:
         for record in records:
             if isinstance(record, InstanceRecord):
                 self.instances[record.id] = self.by_token[record.token] = record
+                if record.alive:
+                    self.living[record.id] = record
+                else:
+                    self.living.pop(record.id, None)
             elif isinstance(record, VolumeRecord):
                 self.volumes[record.id] = record
             else:
