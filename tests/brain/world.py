@@ -86,6 +86,7 @@ class Agent:
     instance: InstanceId
     token: LaunchToken
     alive: bool = True
+    down: bool = False
     joined: bool = False
     ready: bool = False
     frozen_until: float = 0.0
@@ -246,7 +247,8 @@ class World:
         return agent.joined and agent.instance not in self.ended_known
 
     def _last_word(self, agent: Agent) -> float:
-        return self.now if agent.alive and agent.frozen_until <= self.now else agent.last_word
+        heard = agent.alive and not agent.down and agent.frozen_until <= self.now
+        return self.now if heard else agent.last_word
 
     def _plan(self) -> None:
         for _ in range(16):
@@ -394,10 +396,15 @@ class World:
         agent = self.agents[instance]
         if instance in self.alive and agent.ready and not agent.releasing:
             was, agent.running, agent.ready = agent.running, 0, False
+            agent.last_word, agent.down = self._last_word(agent), True
             self._crash_others(agent, of=was)
-            if was:
-                self._say(agent, RanksEnded(instance, was, h.OUTCOME_FAILED, signal=9))
-            self.after(1.0, lambda: self._join(agent))
+            self.after(self.rng.uniform(0.5, 5.0), lambda: self._join_again(agent, was))
+
+    def _join_again(self, agent: Agent, was: int) -> None:
+        agent.down = False
+        self._join(agent)
+        if was:
+            self._say(agent, RanksEnded(agent.instance, was, h.OUTCOME_FAILED, signal=9))
 
     # --- Agents -----------------------------------------------------------------------------------------------------
 

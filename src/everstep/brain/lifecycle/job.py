@@ -22,24 +22,38 @@ from everstep.model.events import (
     BudgetSpent,
     CancelRequested,
     CauseSettled,
+    CheckpointSaved,
     DeadlineAlarm,
     Decided,
     Event,
     ExecRequested,
+    FolderGrew,
     GaveUp,
+    InstanceEnded,
+    InstanceHeard,
     InstanceJoined,
+    InstanceReady,
+    InstanceSilent,
     JobSubmitted,
     KeepExpired,
     LaunchFailed,
     LaunchIntended,
     LaunchSucceeded,
+    LeaseExpired,
     NoticeReceived,
+    OutputsStored,
     PauseRequested,
     PeersChecked,
+    ProgressSeen,
     RanksEnded,
+    RanksStarted,
     Rejected,
+    Restored,
     RestoreRequested,
     RetryRequested,
+    SetupFailed,
+    ShutdownReported,
+    TerminateIntended,
     UnpauseRequested,
     VolumeDeleted,
     VolumeDeleteIntended,
@@ -411,19 +425,41 @@ def _acquiring(s: JobState, now: float) -> JobState:
 
 # --- The table -------------------------------------------------------------------------------------------------------
 
-_LAUNCHES = (LaunchSucceeded, LaunchFailed)
-_TOLD: tuple[type[Event], ...] = tuple(
-    {event for _, event in GANG_TABLE} | set(INSTANCE_EVENTS) - {LaunchSucceeded, LaunchFailed, NoticeReceived}
-)
+# Facts that change what machines and attempts are known to be, but never where the job stands.
+_QUIET: tuple[type[Event], ...] = (
+    RanksStarted, Restored, CheckpointSaved, ProgressSeen, FolderGrew, SetupFailed, ShutdownReported, OutputsStored,
+    LaunchSucceeded,
+)  # fmt: skip
+# Facts that take a member away, or that can give a machine back or take it out of what can be counted on.
+_LOSSES: tuple[type[Event], ...] = (InstanceEnded, InstanceSilent, InstanceJoined)
+_GAINS: tuple[type[Event], ...] = (InstanceReady, InstanceHeard, TerminateIntended)
+_ENDINGS: tuple[type[Event], ...] = (RanksEnded, LeaseExpired, AttemptOverdue)
 _STARTS = (J.ACQUIRING, J.CHECKING, J.RUNNING)
-# A late fact can end a release, and every fact can end or begin an attempt.
-_ANYWHERE = frozenset(_OPEN) | frozenset(_RESTING)
+_AFTER_STOP = (J.STOPPING, *_STARTS, J.RELEASING, J.PAUSED, J.FAILED, J.CANCELLED)
+_EVERY_END = (J.SUCCEEDED, J.FAILED, J.CANCELLED, J.PAUSED)
 
 JOB_TABLE: dict[tuple[JobPhase, type[Event]], Move[JobState, JobPhase]] = {
-    **rows(_OPEN, (*_TOLD, *_LAUNCHES), _facts, _ANYWHERE),
-    **rows(_RESTING, (*_TOLD, *_LAUNCHES), _facts),
-    **rows(_OPEN, (NoticeReceived,), _noticed, _ANYWHERE),
-    **rows(_RESTING, (NoticeReceived,), _facts),
+    **rows(_ALL, _QUIET, _facts),
+    # Restart first: a machine that is ready, or a failure that turns out to be nobody's, begins the next attempt.
+    **rows((J.ACQUIRING,), (*_GAINS, *_LOSSES, *_ENDINGS, PeersChecked), _facts, _STARTS),
+    **rows((J.ACQUIRING,), (NoticeReceived,), _noticed, _STARTS),
+    **rows((J.ACQUIRING,), (CauseSettled,), _facts, (*_STARTS, J.RELEASING, J.FAILED)),
+    **rows((J.CHECKING,), (PeersChecked,), _facts, (*_STARTS, J.STOPPING)),
+    **rows((J.CHECKING,), (*_GAINS, *_LOSSES, *_ENDINGS), _facts, (J.CHECKING, J.ACQUIRING)),
+    **rows((J.CHECKING,), (NoticeReceived,), _noticed, (J.CHECKING, J.ACQUIRING)),
+    **rows((J.CHECKING,), (CauseSettled,), _facts, (J.CHECKING, J.RELEASING)),
+    **rows((J.RUNNING,), (*_LOSSES, *_ENDINGS), _facts, (*_STARTS, J.RELEASING)),
+    **rows((J.RUNNING,), _GAINS, _facts, (J.RUNNING, J.STOPPING)),
+    **rows((J.RUNNING,), (NoticeReceived,), _noticed, (J.RUNNING, J.STOPPING)),
+    **rows((J.RUNNING,), (CauseSettled,), _facts, (J.RUNNING, J.STOPPING)),
+    **rows((J.RUNNING,), (PeersChecked,), _facts),
+    **rows((J.STOPPING,), (*_LOSSES, *_ENDINGS), _facts, _AFTER_STOP),
+    **rows((J.STOPPING,), (*_GAINS, NoticeReceived, CauseSettled, PeersChecked), _facts),
+    **rows((J.RELEASING,), (InstanceEnded, LaunchFailed), _facts, (J.RELEASING, *_EVERY_END)),
+    **rows((J.RELEASING,), (InstanceSilent, InstanceJoined, NoticeReceived, CauseSettled, PeersChecked), _facts),
+    **rows((J.RELEASING,), (*_GAINS, *_ENDINGS), _facts),
+    **rows((*_ACTIVE, *_RESTING), (LaunchFailed,), _facts),
+    **rows(_RESTING, (*_GAINS, *_LOSSES, *_ENDINGS, NoticeReceived, CauseSettled, PeersChecked), _facts),
     **rows(_ACTIVE, (LaunchIntended,), _intended),
     **rows(_OPEN, (CancelRequested,), _cancel, (J.STOPPING, J.RELEASING, J.CANCELLED)),
     # A launch thought refused may have turned up meanwhile: then there is something to release.
