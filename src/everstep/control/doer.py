@@ -15,7 +15,9 @@ from everstep.model.events import (
     LaunchIntended,
     LaunchSucceeded,
     VolumeDeleted,
+    VolumeDeleteIntended,
     VolumeFailed,
+    VolumeIntended,
     VolumeReady,
 )
 from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
@@ -95,6 +97,11 @@ class Doer:
                     m.token, m.launch_no, m.slot, m.offer, m.max_price_usd_per_h, m.shared_folder, m.volume
                 )
                 self.do(Launch(state.id, intent))
+        for v in state.volumes.values():
+            if v.volume is None and v.failed_at is None:
+                self.do(EnsureVolume(state.id, VolumeIntended(v.slot, v.name, v.zone, v.provider, v.size_gib)))
+            elif v.volume is not None and v.deleting and v.deleted_at is None:
+                self.do(DeleteVolume(state.id, VolumeDeleteIntended(v.volume)))
         # Terminations are repeated by the sweep, which sees what is still alive.
 
     async def close(self) -> None:

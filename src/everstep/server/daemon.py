@@ -25,6 +25,7 @@ from everstep.client.launcher import is_running, start_background, status, stop
 from everstep.client.results import ProviderHealth
 from everstep.control.clock import SystemClock
 from everstep.control.controller import Controller
+from everstep.control.controller import Options as LoopOptions
 from everstep.model.errors import BadInput, EverstepError, Problem
 from everstep.ports import Provider, Store
 from everstep.server import installation, listening
@@ -125,6 +126,7 @@ class Server:
             ca_sha256=fingerprint,
             clock=clock,
             exclusive=not options.store,
+            options=LoopOptions(lease_s=options.lease_s),
         )
         self.context = Context(
             controller=self.controller,

@@ -13,7 +13,8 @@ from everstep.model.errors import BadInput, Problem
 from everstep.server.listening import LOOPBACK, Tls
 
 _KEYS = {"host": str, "port": int, "insecure": bool, "tls_cert": str, "tls_key": str, "advertise": str, "store": str}
-_ALL_KEYS = sorted([*_KEYS, "providers"])
+_NUMBERS = ("lease_s",)
+_ALL_KEYS = sorted([*_KEYS, *_NUMBERS, "providers"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Options:
         store: URL of the journal; empty = SQLite in the folder.
         providers: name of each provider and its arguments.
         log_file: None = standard error.
+        lease_s: agents train on without a word from the server for so long (rule 3), seconds.
     """
 
     home: Home
@@ -38,6 +40,7 @@ class Options:
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"local": {}})
     log_file: Path | None = None
     verbose: bool = False
+    lease_s: float = 900.0
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -75,6 +78,7 @@ def parse(arguments: Sequence[str]) -> Options:
         providers=providers,
         log_file=Path(given.log_file).resolve() if given.log_file else None,
         verbose=given.verbose,
+        lease_s=float(config.get("lease_s", 900.0)),
     )
 
 
@@ -109,6 +113,9 @@ def _fault(path: Path, key: str, value: Any) -> Problem | None:
         for name, options in list(value.items()):
             value[name] = options or {}
         return None
+    if key in _NUMBERS:
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+        return None if number else Problem(str(path), key, "expected a number of seconds above 0")
     if key not in _KEYS:
         import difflib
 
