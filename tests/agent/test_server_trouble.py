@@ -142,6 +142,26 @@ class TestLongLease:
         assert agent.process.wait(20) == 3
         assert agent.descendants() == []
 
+    def test_server_that_knows_nobody_while_it_starts_is_forgiven(self, server: AgentServer, agents: Agents) -> None:
+        agent = agents.start()
+        driver = Driver(server, agent)
+        driver.run(spec(UNTIL_FILE))
+        driver.started()
+        refused = []
+
+        def intercept(method: str, path: str) -> tuple[int, bytes] | None:
+            if path == hs.PATH_REPORTS and not refused:
+                refused.append(path)
+                return 401, b'{"error": "who are you?"}'
+            return None
+
+        server.intercept = intercept
+        server.wait(lambda: refused, what="the refusal")
+        beats = len(agent.member.of_kind(hs.MSG_HEARTBEAT))
+        server.wait_message(agent.member, hs.MSG_HEARTBEAT, count=beats + 10)
+        (agent.root / "workdir" / "go").touch()
+        assert driver.ended()["outcome"] == hs.OUTCOME_OK
+
     def test_rubbish_is_survived(self, server: AgentServer, agents: Agents) -> None:
         rubbish = [
             (500, b"oops"),

@@ -254,7 +254,12 @@ class Attempt:
             return
         self._told, self._told_at = told, time.monotonic()
         self._context.outbox.put(
-            hs.MSG_PROGRESS, attempt=self.number, step=progress.step, total=progress.total, metrics=progress.metrics
+            hs.MSG_PROGRESS,
+            attempt=self.number,
+            step=progress.step,
+            total=progress.total,
+            metrics=progress.metrics,
+            first_step_at=progress.first_step_at,
         )
 
     def _watch_growth(self) -> None:

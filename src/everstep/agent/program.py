@@ -36,6 +36,7 @@ EXIT_UNKNOWN = 3
 EXIT_SECOND = 4
 _TICK_S = 0.25
 _ADVANCE_S = 2.0  # a step that failed (no port, no process) is tried again
+_UNKNOWN_S = 2.0
 _LOCK_WAIT_S = 10.0
 _DRAIN_SHUTDOWN_S = 5.0
 _DRAIN_RELEASE_S = 30.0
@@ -54,6 +55,7 @@ class Agent:
         self._contact = Contact()
         self._exit_code = 0
         self._leaving = False
+        self._unknown_since: float | None = None
         self._notices: list[Notice] = []
 
     def run(self) -> int:
@@ -163,7 +165,10 @@ class Agent:
 
     def _unknown(self) -> None:
         """The server does not know our credential: whatever we run is nobody's. Stop it and go."""
-        if not self._leaving:
+        now = time.monotonic()
+        if self._unknown_since is None or self._contact.age_s() < now - self._unknown_since:
+            self._unknown_since = now  # a server that is just starting may not know anybody yet: ask again
+        elif not self._leaving and now - self._unknown_since >= _UNKNOWN_S:
             self._leaving = True
             log.error("the server does not know this instance any more; stopping")
             self._exit_code = EXIT_UNKNOWN

@@ -63,8 +63,9 @@ JOIN_BOOTED_AT = "booted_at"  # utc_s: when this agent process started
 JOIN_ATTEMPT = "attempt"  # attempt whose ranks are still running here (an agent that came back), else null
 
 # Message kinds, agent -> server. Every message has seq, t, kind. "journal" = becomes an event; others are telemetry.
-MSG_HEARTBEAT = "heartbeat"  # attempt|null, ranks_alive: int
-MSG_READY = "ready"  # journal. port (the held master port), setup_s, prepared (digest of what was prepared)
+MSG_HEARTBEAT = "heartbeat"  # attempt|null, ranks_alive: int; optional: warnings: [text], dropped: int (messages)
+MSG_READY = "ready"  # journal. port (the held master port), setup_s, prepared (digest of what was prepared),
+#                      probe_port. Told again with a new port as soon as an attempt started: the port of the next one
 MSG_SETUP_FAILED = "setup_failed"  # journal. rc, tail (last lines of set-up output)
 MSG_CHECKED = "checked"  # journal. attempt, unreachable: [addresses]
 MSG_STARTED = "started"  # journal. attempt, ranks: int, spawned_at
@@ -74,7 +75,7 @@ MSG_RESTORED = "restored"  # journal. attempt, base: "A:S"|null, restore_s
 MSG_SAVED = "saved"  # journal. attempt, step, bytes, save_s, stall_s, durable: bool
 MSG_ENDED = "ended"  # journal. attempt, outcome: OUTCOME_*, rc, signal|null, failed_rank|null, step|null, total|null,
 #                      first_step_at|null, last_step_at|null, steps_done, stall_s (saving),
-#                      tail (last lines of the failed rank)
+#                      tail (last lines of the failed rank); agent_killed: true if they died with their agent
 MSG_NOTICE = "notice"  # journal. notice: "rebalance"|"terminate"|"maintenance"|"max_life", deadline: utc_s|null
 MSG_SHUTDOWN = "shutdown"  # journal. how: "preempted"|"normal": the last words of the shutdown hook
 MSG_OUTPUTS_STORED = "outputs_stored"  # journal. files, bytes, error|null
@@ -96,7 +97,7 @@ ORDERS_PHASE = "phase"  # one of PHASE_*
 ORDERS_ATTEMPT = "attempt"  # int|null; an attempt lower than one already seen is ignored
 ORDERS_SPEC = "spec"  # object, keys SPEC_*; what to prepare and run
 ORDERS_NODE_RANK = "node_rank"
-ORDERS_PEERS = "peers"  # [{"rank": r, "address": a, "probe_port": p}], by node rank
+ORDERS_PEERS = "peers"  # [{"rank": r, "address": a, "probe_port": p}], by node rank; optional: instance
 ORDERS_MASTER = "master"  # {"address": a, "port": p}
 ORDERS_BASE = "base"  # "A:S" to start from exactly there, "" = newest visible
 ORDERS_SAVE = "save"  # null or {"seq": n, "by": utc_s|null}: save at the next step, again shortly before `by`
@@ -122,7 +123,7 @@ SPEC_ENVS = "envs"  # {name: value}, secrets included; never logged
 SPEC_SECRET_NAMES = "secret_names"  # which of envs are secret
 SPEC_WORKDIR = "workdir"  # sha256 of the uploaded folder or ""
 SPEC_FILE_MOUNTS = "file_mounts"  # {remote path: {"workdir": sha256}} or {"source": text}
-SPEC_CHECKPOINT_DIR = "checkpoint_dir"  # path on the node
+SPEC_CHECKPOINT_DIR = "checkpoint_dir"  # path on the node; "" = a folder of the agent's choice on the disk
 SPEC_CHECKPOINT_SHARED = "checkpoint_shared"  # bool: every node sees the same folder there
 SPEC_CHECKPOINT_EVERY = "checkpoint_every"  # "auto" or seconds as text
 SPEC_CHECKPOINT_KEEP = "checkpoint_keep"  # int
