@@ -91,7 +91,7 @@ OFFER = r.OfferView(
 )
 PLAN = r.PlanView(
     offers=(OFFER,),
-    choice={"market": "spot", "zone": "box-a"},
+    choice={"market": "spot", "zone": "box-a", "price_usd_per_h": 0.4},
     hourly_usd=0.8,
     reasons=("cheapest",),
     warnings=("be careful",),

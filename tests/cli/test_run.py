@@ -43,7 +43,7 @@ def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path)
     assert done.code == 0, done.err
     assert done.out.splitlines()[-1] == "j-aaaa1111"
     assert "spot: auto" in done.out
-    assert "market spot, zone box-a" in done.out
+    assert "choice   box-a spot at $0.40/h" in done.out
     assert "$0.80/h in all" in done.out
     for warning in ("warning: be careful", "warning: task.yaml:4: resources.image_id"):
         assert warning in done.err

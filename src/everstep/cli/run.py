@@ -219,13 +219,12 @@ def _show(loaded: LoadedTask, plan: PlanView) -> None:
 
 
 def _choice(plan: PlanView) -> str:
-    """The choice in words: its values, joined."""
-    shown = [
-        f"{wording.words(name)} {wording.words(str(value))}"
-        for name, value in plan.choice.items()
-        if value not in (None, "")
-    ]
-    return ", ".join(shown)
+    """``local harbour-a gpu.large spot at $0.92/h``; empty if nothing can be had now."""
+    chosen = plan.choice
+    named = (str(chosen.get(key) or "") for key in ("provider", "zone", "machine_type", "market"))
+    price = chosen.get("price_usd_per_h")
+    at = f" at {wording.money(price)}/h" if price is not None else ""
+    return " ".join(wording.words(name) if name == chosen.get("market") else name for name in named if name) + at
 
 
 def _say(text: str) -> None:

@@ -27,7 +27,7 @@ TRAINING = r.JobDetail(
     total=100,
     nodes=2,
     attempt=1,
-    attempts=(r.AttemptView(attempt=1, phase="running", begun_at=NOW, members=("i-0", "i-1")),),
+    attempts=(r.AttemptView(attempt=1, phase="running", begun_at=NOW, first_step_at=NOW, members=("i-0", "i-1")),),
     machines=MACHINES,
     metrics={"loss": 2.5},
 )
@@ -109,12 +109,12 @@ def test_every_fault_hits_whom_it_should_in_order() -> None:
 
 def test_nothing_is_broken_while_the_last_fault_is_not_mended() -> None:
     noticed = replace(at(30), machines=(MACHINES[0], replace(MACHINES[1], notice="terminate")))
-    restoring = replace(at(30), attempts=(replace(TRAINING.attempts[0], base="1:30"),))
+    restoring = replace(at(30), attempts=(replace(TRAINING.attempts[0], first_step_at=None),))
     for not_training in (replace(at(30), phase="acquiring"), noticed, restoring, replace(at(30), attempts=())):
         assert not is_training(not_training)
         stage, _, _ = perform(not_training, not_training)
         assert stage.broken == []
-    assert is_training(replace(at(31), attempts=restoring.attempts))
+    assert is_training(at(30))
 
 
 def test_the_drought_is_told_once_and_our_own_notices_are_not_taken_for_it() -> None:

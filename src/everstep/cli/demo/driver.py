@@ -154,6 +154,4 @@ def is_training(detail: JobDetail) -> bool:
     attempt = detail.attempts[-1]
     held = {machine.instance: machine for machine in detail.machines}
     whole = all(held[m].phase == "ready" and not held[m].notice for m in attempt.members if m in held)
-    # A base that the job has not stepped beyond yet means that restoring is all this attempt has done.
-    base_step = int(attempt.base.partition(":")[2]) if attempt.base else 0
-    return whole and detail.step is not None and detail.step > base_step
+    return whole and attempt.first_step_at is not None and detail.step is not None
