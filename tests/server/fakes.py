@@ -146,14 +146,7 @@ class FakeController:
         return self.market
 
     async def preview(self, task: Task) -> Mapping[str, Any]:
-        return {
-            "offers": (),
-            "choice": {"zone": "east-a"},
-            "hourly_usd": 1.0,
-            "wait": "",
-            "reasons": ("cheapest",),
-            "warnings": (),
-        }
+        return {"offers": [to_dict(offer())], "hourly_usd": 1.0, "wait": "", "reasons": ["cheapest"], "warnings": []}
 
     def unknown(self) -> Sequence[ProviderResource]:
         return self.strangers

@@ -131,7 +131,10 @@ class AgentApp:
         instance = self._instance(scope)
         state, machine = self._context.whose(instance)
         # A place of its own for each slot: nodes often write files of the same name.
-        path = f"node-{machine.slot.index}/{scope['path'].removeprefix(hs.PATH_OUTPUTS)}"
+        name = scope["path"].removeprefix(hs.PATH_OUTPUTS)
+        if not name.strip("/."):
+            raise BadInput(Problem("", "path", f"'{name}' names no file"))
+        path = f"node-{machine.slot.index}/{name}"
         digest = _header(scope, b"x-everstep-sha256")
         found = await self._context.files.store_output(_pieces(receive), job=state.id, path=path, digest=digest)
         return 200, _encode({"sha256": found})

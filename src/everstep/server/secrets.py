@@ -49,8 +49,9 @@ class SecretFiles:
 
     def get(self, job: JobId) -> dict[str, str]:
         """The values of a job; empty if there are none (any more)."""
+        path = self._path(job)
         try:
-            data = json.loads(self._path(job).read_text(encoding="utf-8"))
+            data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return {str(k): str(v) for k, v in data.items()}

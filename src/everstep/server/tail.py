@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from everstep.model.ids import JobId, job_stream
 from everstep.ports import Store
@@ -26,22 +25,28 @@ class Tail:
         self._closed = False
         self._users = 0
 
-    @asynccontextmanager
-    async def listening(self, job: JobId, event: asyncio.Event) -> AsyncIterator[None]:
-        """While inside, ``event`` is set whenever the job's stream grew. What is read inside misses nothing."""
+    @contextmanager
+    def listening(self, job: JobId, event: asyncio.Event) -> Iterator[None]:
+        """While inside, ``event`` is set whenever the job's stream grew.
+
+        What is read after ``begin`` misses nothing.
+        """
         self._users += 1
         try:
             with self._bells.listening(job_stream(job), event):
-                if self._task is None and not self._closed:
-                    # The mark is read before the listener reads the stream: lines in between ring once too often,
-                    # never too rarely.
-                    mark = await self._store.append((), None)
-                    self._begin(mark)
                 yield
         finally:
             self._users -= 1
             if self._users == 0:
                 self._stop()
+
+    async def begin(self) -> None:
+        """Makes sure that the store is followed; called by each listener before it reads."""
+        if self._task is None and not self._closed:
+            # The mark is older than what the listener reads next: lines in between ring once too often, never too
+            # rarely.
+            mark = await self._store.append((), None)
+            self._follow(mark)
 
     def close(self) -> None:
         """Wakes all listeners and reads no more."""
@@ -49,9 +54,9 @@ class Tail:
         self._stop()
         self._bells.ring_all()
 
-    def _begin(self, mark: int) -> None:
-        # Two may have asked for the mark at once, and the server may have been stopped meanwhile.
-        if self._task is None and not self._closed:
+    def _follow(self, mark: int) -> None:
+        # Several may have asked for the mark at once, all may have left since, and the server may have been stopped.
+        if self._task is None and self._users and not self._closed:
             self._task = asyncio.create_task(self._run(mark), name="journal tail")
 
     def _stop(self) -> None:
@@ -69,5 +74,4 @@ class Tail:
             except Exception:
                 log.exception("following the journal failed; trying again")
                 self._bells.ring_all()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S)

@@ -178,6 +178,8 @@ TEXTS: dict[type[Event], Callable[[Any], str]] = {
     ),
     ev.OutputsStored: _outputs,
     ev.CauseSettled: _settled,
+    ev.AttemptOverdue: lambda e: f"attempt {e.attempt} counts as ended: {e.text}",
+    ev.KeepExpired: lambda e: "machines kept for debugging may go now",
     ev.BudgetSpent: lambda e: f"the budget is spent (${e.cost_usd:.2f})",
     ev.DeadlineAlarm: lambda e: f"the deadline cannot be kept, earliest finish {_clock(e.earliest_finish)}: {e.text}",
     ev.GaveUp: lambda e: f"gave up: {e.reason}",

@@ -123,18 +123,18 @@ def _stream(context: Context, job: JobId, news: Callable[[], News]) -> Response:
 async def _follow(context: Context, job: JobId, news: Callable[[], News]) -> AsyncIterator[str]:
     """News until the job has ended and all of it was told."""
     bell = asyncio.Event()
-    async with context.tail.listening(job, bell):
-        with context.logs.bells.listening(job, bell):
-            yield ": hello\n\n"
-            while not context.stopping:
-                bell.clear()
-                # Looked at before the news is read: what came before the end is told before the end.
-                state = context.controller.states[job]
-                async for key, value in news():
-                    yield f"id: {key}\ndata: {json.dumps(value)}\n\n"
-                if state.phase.ended:
-                    end = {"phase": str(state.phase), "exit_code": state.exit_code}
-                    yield f"event: end\ndata: {json.dumps(end)}\n\n"
-                    return
-                if not await rung(bell, context.ping_s):
-                    yield ": still here\n\n"
+    with context.tail.listening(job, bell), context.logs.bells.listening(job, bell):
+        await context.tail.begin()
+        yield ": hello\n\n"
+        while not context.stopping:
+            bell.clear()
+            # Looked at before the news is read: what came before the end is told before the end.
+            state = context.controller.states[job]
+            async for key, value in news():
+                yield f"id: {key}\ndata: {json.dumps(value)}\n\n"
+            if state.phase.ended:
+                end = {"phase": str(state.phase), "exit_code": state.exit_code}
+                yield f"event: end\ndata: {json.dumps(end)}\n\n"
+                return
+            if not await rung(bell, context.ping_s):
+                yield ": still here\n\n"
