@@ -33,13 +33,6 @@ if mode == "orphans":
 if mode == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 elif mode == "fork_bomb":
-    def spread(*_):
-        while True:
-            if os.fork() == 0:
-                time.sleep(0.002)
-            else:
-                time.sleep(0.02)
-                os.waitpid(-1, os.WNOHANG)
     if os.fork() == 0:
         for _ in range(200):
             if os.fork() == 0:

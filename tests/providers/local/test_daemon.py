@@ -123,6 +123,26 @@ def _has_environment(pid: int) -> bool:
     return bool(Path(f"/proc/{pid}/environ").read_bytes())
 
 
+async def test_what_the_old_daemon_ended_and_could_not_note_has_the_right_cause(make_box: MakeBox) -> None:
+    box = make_box(CONFIG.replace("stop_grace_s: 5", "stop_grace_s: 600"))
+    instance = await start(box, MODE="deaf")
+    keys = await processes_of(box, instance)
+    await box.terminate([instance])
+    await kill_daemon(box)
+    for key in keys:
+        os.kill(key.pid, signal.SIGKILL)
+    assert (await until_ended(box, instance)).end is InstanceEnd.OWNER
+
+
+async def test_a_pause_ends_even_if_the_daemon_does_first(box: LocalProvider) -> None:
+    instance = await start(box)
+    pid = (await row(box, instance))["agent_pid"]
+    await box.pause(instance, 600)
+    await kill_daemon(box)
+    await box.status()
+    await until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T")
+
+
 async def test_a_deadline_that_passed_while_the_daemon_was_dead_is_kept(box: LocalProvider) -> None:
     instance = await start(box)
     await box.preempt(instance, notice_s=0.3)

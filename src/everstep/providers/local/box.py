@@ -209,9 +209,10 @@ class Box:
             life = record.max_life_at
             if not record.doomed and life is not None and now >= life - self.book.config.notice_s:
                 self.warn(record, NoticeKind.MAX_LIFE, now, life)
-        return [due for r in self.state.living.values() if (due := self._due(r, now)) is not None]
+        return [due for r in self.state.living.values() if (due := self.due(r, now)) is not None]
 
-    def _due(self, record: InstanceRecord, now: float) -> Due | None:
+    def due(self, record: InstanceRecord, now: float) -> Due | None:
+        """Whether and why a machine must end now."""
         if not record.alive:
             return None
         if record.dead_at is not None:

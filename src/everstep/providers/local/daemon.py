@@ -183,7 +183,8 @@ class Daemon:
                 self.state.forget(record)
                 shutil.rmtree(self.machines.folder(record.id), ignore_errors=True)
             elif record.dead_at is None:
-                self.begin_end(Due(record, InstanceEnd.LOST))
+                # If it was to end anyway, the old daemon ended it and did not live to say so.
+                self.begin_end(self.box.due(record, self.now()) or Due(record, InstanceEnd.LOST))
 
     def _reopen(self, record: InstanceRecord) -> None:
         if record.server:
