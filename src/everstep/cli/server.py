@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,11 +16,13 @@ app = typer.Typer()
 
 @app.command("start")
 def start(
-    host: Annotated[
-        str | None, typer.Option("--host", help="Address to listen on. Default: this machine only.")
-    ] = None,
-    port: Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Default: the one it had last.")] = None,
+    *,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Default: the one it had last.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate chain, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key, PEM.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen elsewhere although there is no TLS.")] = False,
+    cloud: Annotated[Path | None, typer.Option("--cloud", help="What the cloud in a box offers, YAML.")] = None,
 ) -> None:
     """Start the server in the background, unless it runs.
 
@@ -27,17 +30,18 @@ def start(
     """
     from everstep.client import launcher
 
+    given = {"--host": host, "--port": port, "--tls-cert": tls_cert, "--tls-key": tls_key, "--cloud": cloud}
     arguments: list[str] = []
-    if host is not None:
-        arguments += ["--host", host]
-    if port is not None:
-        arguments += ["--port", str(port)]
+    for flag, value in given.items():
+        if value is not None:
+            # The server runs in a folder of its own.
+            arguments += [flag, str(value.resolve() if isinstance(value, Path) else value)]
     if insecure:
         arguments.append("--insecure")
     home = default_home()
     ran = launcher.is_running(home)
     info = launcher.start_background(home, arguments=tuple(arguments))
-    ignored = f"; {' '.join(arguments)} not used" if ran and arguments else ""
+    ignored = f"; not used: {' '.join(arguments)}" if ran and arguments else ""
     print(f"{'already running' if ran else 'running'} at {info.url} (pid {info.pid}){ignored}")
 
 
