@@ -241,11 +241,12 @@ class Conductor:
         if self._preparation is not None and not self._preparation.done:
             self._preparation.cancel()
         self._execs.kill()
-        if not (orders.spec.release_outputs and orders.spec.outputs):
+        if not orders.spec.release_outputs:
             self._on_released()
             return
         node = self._context.node
         paths = [(outputs.output_name(text), environment.place(node, text)) for text in orders.spec.outputs]
+        paths = paths or [("checkpoints", environment.checkpoint_dir(node, orders))]
 
         def store() -> None:
             session = self._context.new_session()

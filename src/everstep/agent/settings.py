@@ -65,8 +65,9 @@ class Settings:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints of a job go that names no folder."""
-        return self.root / "checkpoints"
+        """Where checkpoints of a job go that names no folder: on the disk that outlives the machine, if there is one."""
+        volume = self.root / "volume"
+        return (volume if volume.is_dir() else self.root) / "checkpoints"
 
     @property
     def logs(self) -> Path:

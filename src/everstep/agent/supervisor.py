@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from everstep.agent import proctree
+from everstep.agent.settings import BOOT_NAMES
 
 log = logging.getLogger(__name__)
 
@@ -204,8 +205,11 @@ class Supervisor:
             (self._folder / f"{keeper.pid}.json").unlink()
 
     def _new(self) -> Keeper:
+        # Marks by which others know the processes of this machine stay; our token and Python's settings do not.
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PYTHON"))
+            name: value
+            for name, value in os.environ.items()
+            if name not in BOOT_NAMES and not name.startswith("PYTHON")
         }
         with self._lock:  # a sweep in another thread must not see a keeper it does not know
             process = subprocess.Popen(
