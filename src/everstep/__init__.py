@@ -15,7 +15,11 @@ __version__ = "0.1.0"
 
 #: Public name -> the module that defines it. A name that equals the last part of its module is that module itself.
 #: An entry here is a promise to users: its surface is pinned by ``tests/test_namespace.py``.
-_EXPORTS: dict[str, str] = {}
+_EXPORTS: dict[str, str] = {
+    "Client": "everstep.client.api",
+    "Task": "everstep.model.task",
+    "run": "everstep.client.api",
+}
 
 __all__ = ["__version__", *sorted(_EXPORTS)]
 

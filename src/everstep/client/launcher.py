@@ -44,6 +44,7 @@ class ServerStatus:
 
 def is_running(home: Home) -> bool:
     """Whether a process holds the folder's lock: true from a server's start to its very end, however it ends."""
+    _started[:] = [process for process in _started if process.poll() is None]
     try:
         with home.lock_file.open("r") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
