@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from everstep.model.gang import Slot
+from everstep.model.handshake import OUTCOME_FAILED
 from everstep.model.job import AttemptState, GangPhase, InstancePhase, InstanceState, JobPhase, JobState
 
 
@@ -33,10 +34,10 @@ def may_begin(s: JobState) -> bool:
     if attempt is None or attempt.settled_at is not None or not attempt.failed:
         return True
     # Restart first, cause later: but with no restart left, a failure that may be the user's own waits for its cause.
-    if any(s.instances[t].doomed for t in attempt.members):
-        return True
+    if OUTCOME_FAILED not in attempt.ended.values() or any(s.instances[t].doomed for t in attempt.members):
+        return True  # no program failed, or it had reason to
     # Each failure whose cause is open may be one, too.
-    doubtful = sum(1 for a in s.attempts if a.failed and a.settled_at is None)
+    doubtful = sum(1 for a in s.attempts if a.settled_at is None and OUTCOME_FAILED in a.ended.values())
     return s.user_failures + doubtful <= s.task.recovery.max_restarts
 
 

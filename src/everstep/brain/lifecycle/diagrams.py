@@ -20,7 +20,7 @@ _HEAD = """\
 *Made by `python -m scripts.state_diagrams` from the tables in `src/everstep/brain/lifecycle`; a test keeps it current.*
 
 An arrow is a move that a table lists, with the events that may cause it. Events that always leave a phase as it is are
-below each diagram. Whatever is not listed is refused: it raises in tests and in the simulator, and live it is journalled
+below each diagram. Whatever is not listed is refused: it raises in tests and in the simulator; live, it is journalled
 as `Rejected` and quarantines that job alone. Messages of an older attempt never get as far as the tables.
 """
 _INTRO = {

@@ -46,17 +46,9 @@ def outputs_due(state: JobState, machine: InstanceState) -> bool:
         return False
     if state.goal is Goal.PAUSE and machine.volume is not None:
         return False  # the disk is kept, and what is on it
-    if not _outputs(state, machine):
+    if machine.shared_folder and not state.task.outputs:
         return False
     return not machine.shared_folder or attempt.members[0] == machine.token
-
-
-def _outputs(state: JobState, machine: InstanceState) -> list[str]:
-    """What is to be brought home: what the task names, else a checkpoint folder that only this machine sees."""
-    if state.task.outputs:
-        return list(state.task.outputs)
-    folder, _ = checkpoint_place(state, machine)
-    return [folder] if folder and not machine.shared_folder else []
 
 
 def _kept(state: JobState) -> bool:
@@ -127,7 +119,7 @@ def _spec(state: JobState, machine: InstanceState) -> dict[str, Any]:
         h.SPEC_CHECKPOINT_EVERY: "auto" if every is None else f"{every:g}",
         h.SPEC_CHECKPOINT_KEEP: task.checkpoint.keep,
         h.SPEC_ON_NOTICE: task.checkpoint.on_notice,
-        h.SPEC_OUTPUTS: _outputs(state, machine),
+        h.SPEC_OUTPUTS: list(state.task.outputs),
         h.SPEC_RELEASE_OUTPUTS: outputs_due(state, machine),
         h.SPEC_SLOT: machine.slot.index,
         h.SPEC_STOP_GRACE_S: task.stop_grace_s,
