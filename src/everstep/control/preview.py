@@ -18,9 +18,19 @@ from everstep.model.ids import JobId
 from everstep.model.task import Task
 
 
-def check_task(task: Task, selectors: Mapping[str, Selector]) -> None:
-    """What can only be judged here; raises BadInput."""
+def check_task(task: Task, selectors: Mapping[str, Selector], now: float) -> None:
+    """What can only be judged here; raises BadInput.
+
+    Args:
+        task: what came in.
+        selectors: policies by name.
+        now: UTC seconds.
+    """
     problems = []
+    deadline = task.objective.deadline_at
+    if deadline is not None and deadline <= now:
+        late = f"the deadline was {now - deadline:.0f} s ago"
+        problems.append(Problem("task", "objective.deadline", late, "give a time that is to come"))
     if not task.run and not task.argv:
         problems.append(Problem("task", "run", "there is nothing to run", "give 'run' or a command"))
     if len(task.gang.groups) != 1:
@@ -41,7 +51,7 @@ def preview(core: Core, task: Task, now: float) -> dict[str, Any]:
         ``reasons``,
         ``candidates``, ``policy``, ``spot``.
     """
-    check_task(task, core.selectors)
+    check_task(task, core.selectors, now)
     job = submitted(JobSubmitted(JobId("j-preview"), task, "", ""), now)
     snapshot = Snapshot(
         deployment=core.deployment,
