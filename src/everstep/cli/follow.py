@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from everstep.cli import link, wording
+from everstep.cli.lines import Joiner
 from everstep.client.home import NoServer
 
 if TYPE_CHECKING:
@@ -107,15 +108,17 @@ class _Lines:
         return "".join(taken)
 
     def _fetch(self) -> None:
+        joiner = Joiner()
         try:
             with link.connected() as client:
                 for part in client.logs(self.job, follow=True):
-                    self.parts.put(part.text)
+                    self.parts.put(joiner.take(part))
                     self.arrived.set()
         except Exception as error:
             # The output is a convenience here: without it the state is still followed, and `everstep logs` has it all.
             self.parts.put(f"[everstep: no more output here: {error}; see: everstep logs -f {self.job}]\n")
         finally:
+            self.parts.put(joiner.rest())
             self.done.set()
             self.arrived.set()
 

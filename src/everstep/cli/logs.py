@@ -9,6 +9,7 @@ import typer
 
 from everstep.cli import failures, link
 from everstep.cli.jobs import JobArgument
+from everstep.cli.lines import Joiner
 
 
 def logs(
@@ -18,13 +19,15 @@ def logs(
     attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Only this attempt. Default: all.")] = None,
     node: Annotated[int | None, typer.Option("--node", min=0, help="Only this node.")] = None,
 ) -> None:
-    """Print what the ranks wrote, joined across attempts.
+    """Print what the ranks wrote, joined across attempts. Lines of ranks other than 0 say whose they are.
 
     Example: `everstep logs j-7k2m -f --rank 1`
     """
     if rank is not None and not (rank.isdigit() or rank == "setup" or rank.startswith("exec-")):
         raise failures.usage("everstep logs", "--rank", f"expected a rank number or 'setup', found '{rank}'")
     with link.connected() as client:
+        joiner = Joiner(plain=rank is not None)
         for part in client.logs(job, follow=follow, rank=rank, attempt=attempt, node=node):
-            sys.stdout.write(part.text)
+            sys.stdout.write(joiner.take(part))
             sys.stdout.flush()
+        sys.stdout.write(joiner.rest())

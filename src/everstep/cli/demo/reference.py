@@ -22,7 +22,7 @@ _CALIBRATION_STEPS, _WARM_UP_STEPS = 60, 15
 _PATIENCE_S = 900.0
 #: So long that no save disturbs it.
 _NO_SAVES_S = "86400"
-_STEP = re.compile(rb"^step (\d+) ")
+_LOOK_S = 0.005
 
 
 def script_folder() -> Path:
@@ -39,20 +39,23 @@ def script_folder() -> Path:
 
 
 def step_s(script: Path, folder: Path) -> float:
-    """Measured seconds of one step with two ranks on this machine, from a short run."""
+    """Seconds of one step with two ranks on this machine, from a short run. Raises EverstepError if that fails."""
     with ranks(script, folder, steps=_CALIBRATION_STEPS, out=folder / "calibration.pt") as started:
-        times: dict[int, float] = {}
-        stdout = started[0].stdout
-        assert stdout is not None
-        for line in stdout:
-            found = _STEP.match(line)
-            if found:
-                times[int(found[1])] = time.monotonic()
+        first, last = (_when(step, started, folder) for step in (_WARM_UP_STEPS, _CALIBRATION_STEPS))
         _finish(started, folder)
-    first, last = _WARM_UP_STEPS, _CALIBRATION_STEPS
-    if first not in times or last not in times:
-        raise EverstepError(f"the demo's script did not train; see {folder / 'rank-0.log'}")
-    return (times[last] - times[first]) / (last - first)
+    return (last - first) / (_CALIBRATION_STEPS - _WARM_UP_STEPS)
+
+
+def _when(step: int, started: list[subprocess.Popen[bytes]], folder: Path) -> float:
+    """When the script tells of that step, monotonic seconds."""
+    line = re.compile(rb"^step %d " % step, re.MULTILINE)
+    while True:
+        over = _over(started, folder)
+        if line.search((folder / "rank-0.log").read_bytes()):
+            return time.monotonic()
+        if over:
+            raise EverstepError(f"the demo's script did not train; see {folder / 'rank-0.log'}")
+        time.sleep(_LOOK_S)
 
 
 def train(script: Path, folder: Path, *, steps: int, out: Path) -> None:
@@ -80,7 +83,7 @@ def ranks(script: Path, folder: Path, *, steps: int, out: Path) -> Iterator[list
                         cwd=script,
                         env={**os.environ, **rank_environment(rank, port, folder / "checkpoints")},
                         stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE if rank == 0 else log,
+                        stdout=log,
                         stderr=log,
                         start_new_session=True,
                     )
@@ -91,8 +94,6 @@ def ranks(script: Path, folder: Path, *, steps: int, out: Path) -> Iterator[list
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
 
 
 def rank_environment(rank: int, port: int, checkpoints: Path) -> Mapping[str, str]:
@@ -110,21 +111,21 @@ def rank_environment(rank: int, port: int, checkpoints: Path) -> Mapping[str, st
 
 
 def _finish(started: list[subprocess.Popen[bytes]], folder: Path) -> None:
-    stdout = started[0].stdout
-    if stdout is not None:
-        # Its output goes to its log, so that a full pipe never stops it.
-        with (folder / "rank-0.log").open("ab") as log:
-            for line in stdout:
-                log.write(line)
     deadline = time.monotonic() + _PATIENCE_S
-    for rank, process in enumerate(started):
-        try:
-            code = process.wait(max(deadline - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
-            raise EverstepError(f"the undisturbed run hangs; see {folder}") from None
+    while not _over(started, folder):
+        if time.monotonic() > deadline:
+            raise EverstepError(f"the undisturbed run hangs; see {folder}")
+        time.sleep(_LOOK_S)
+
+
+def _over(started: list[subprocess.Popen[bytes]], folder: Path) -> bool:
+    """Whether all ranks have ended well. Raises EverstepError as soon as one has not: the others may wait for it."""
+    codes = [process.poll() for process in started]
+    for rank, code in enumerate(codes):
         if code:
             tail = (folder / f"rank-{rank}.log").read_text(errors="replace").strip().splitlines()[-1:]
             raise EverstepError(f"rank {rank} of the undisturbed run failed ({code}): {' '.join(tail)}")
+    return all(code == 0 for code in codes)
 
 
 def _free_port() -> int:

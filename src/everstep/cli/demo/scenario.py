@@ -43,10 +43,10 @@ class Fault:
 
 
 FAULTS = (
-    Fault(Kind.CHILD, 0.12),
-    Fault(Kind.SERVER, 0.26),
-    Fault(Kind.MASTER, 0.40),
-    Fault(Kind.NODE, 0.58),
+    Fault(Kind.CHILD, 0.10),
+    Fault(Kind.SERVER, 0.22),
+    Fault(Kind.MASTER, 0.33),
+    Fault(Kind.NODE, 0.47),
 )
 DROUGHT = "a drought: every spot machine is taken back, none is to be had"
 SERVER_AWAY_S = 3.0
