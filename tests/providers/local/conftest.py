@@ -60,7 +60,7 @@ while True:
 
 CONFIG = """
 trace_hour_s: 3600
-notice_s: 0.25
+notice_s: 0.8
 stop_grace_s: 5
 disk_usd_per_gib_h: 0.0001
 machines:

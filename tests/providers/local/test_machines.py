@@ -156,7 +156,7 @@ async def test_a_silent_loss_leaves_processes_frozen_until_it_is_told(box: Local
 async def test_a_loss_may_be_told_late(box: LocalProvider) -> None:
     instance = await start(box)
     keys = await processes_of(box, instance)
-    await box.kill(instance, detect_s=0.4)
+    await box.kill(instance, detect_s=1.5)
     assert not [k for k in keys if alive(k)]
     told = await resource(box, instance)
     assert told.alive
@@ -165,13 +165,13 @@ async def test_a_loss_may_be_told_late(box: LocalProvider) -> None:
     assert ended.end is InstanceEnd.LOST
     assert ended.ended_at is not None
     # It is billed until it died, not until somebody noticed.
-    assert ended.ended_at <= status["now"] - 0.4
+    assert ended.ended_at <= status["now"] - 1.5
 
 
 async def test_a_pause_is_no_loss(box: LocalProvider) -> None:
     instance = await start(box)
     pid = (await row(box, instance))["agent_pid"]
-    await box.pause(instance, 0.2)
+    await box.pause(instance, 1.0)
 
     def state() -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -273,7 +273,7 @@ async def test_a_trace_takes_and_gives(make_box: MakeBox, tmp_path: Path) -> Non
             await asyncio.sleep(0.02)
     lived = [r.ended_at - r.started_at for r in ends.values() if r.ended_at is not None]
     # Not before the market took them back and their notice had run out.
-    assert min(lived) >= 1.5 + 0.25
+    assert min(lived) >= 1.5 + 0.8
 
 
 async def test_a_reused_pid_is_not_hit() -> None:

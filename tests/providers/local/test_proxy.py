@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from everstep.providers.local.proxy import BLACKHOLE, RESET, Gateways
+from everstep.providers.local.proxy import BLACKHOLE, RESET, Gateways, listen
 
 
 class Way:
@@ -86,6 +87,16 @@ async def test_a_reset_breaks_connections_and_refuses_new_ones(way: Way) -> None
     assert await again_reader.readexactly(6) == b"healed"
     for w in (writer, late_writer, again_writer):
         w.close()
+
+
+async def test_ports_can_be_had_again(way: Way) -> None:
+    """An outgoing connection must never be given one of them while the daemon is away."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if lowest < 32_000:
+        pytest.skip("the system gives low ports to outgoing connections")
+    assert 18_000 <= way.port < 32_000
+    with pytest.raises(OSError, match="in use"):
+        listen(way.port)
 
 
 async def test_a_server_that_is_away_breaks_the_connection(way: Way) -> None:

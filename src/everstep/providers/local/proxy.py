@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -19,8 +20,23 @@ RESET = "reset"
 _CHUNK = 1 << 16
 
 
+#: Below the range that the system gives to outgoing connections: a port of ours must still be free when the next daemon
+#: wants it back, and an agent that keeps dialling it meanwhile must not be given it as its own and talk to itself.
+_PORTS = range(18_000, 32_000)
+_PORT_TRIES = 50
+
+
 def listen(port: int) -> socket.socket:
-    """A listening socket on the loopback; port 0 = any free one. Raises OSError if the port is taken."""
+    """A listening socket on the loopback; port 0 = one that can be had again later. OSError if it is taken."""
+    if port:
+        return _listen(port)
+    for choice in random.sample(_PORTS, _PORT_TRIES):
+        with contextlib.suppress(OSError):
+            return _listen(choice)
+    return _listen(0)
+
+
+def _listen(port: int) -> socket.socket:
     sock = socket.socket()
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
