@@ -65,7 +65,7 @@ class Settings:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints of a job go that names no folder: on the disk that outlives the machine, if there is one."""
+        """Where checkpoints of a job go that names no folder: on the lasting disk, if there is one."""
         volume = self.root / "volume"
         return (volume if volume.is_dir() else self.root) / "checkpoints"
 

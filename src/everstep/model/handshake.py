@@ -109,7 +109,7 @@ PHASE_PREPARE = "prepare"  # fetch workdir, run set-up, hold a port, report read
 PHASE_CHECK = "check"  # probe every peer, report checked
 PHASE_RUN = "run"  # start the ranks of `attempt` (once)
 PHASE_HOLD = "hold"  # no ranks should run; stay prepared (stop them as `stop` says if they do)
-PHASE_RELEASE = "release"  # stop, store outputs if asked (spec.outputs non-empty and release_outputs true), then say
+PHASE_RELEASE = "release"  # stop, store outputs if asked (spec.release_outputs), then say
 #                          shutdown and exit
 
 SPEC_JOB = "job"
@@ -128,7 +128,7 @@ SPEC_CHECKPOINT_SHARED = "checkpoint_shared"  # bool: every node sees the same f
 SPEC_CHECKPOINT_EVERY = "checkpoint_every"  # "auto" or seconds as text
 SPEC_CHECKPOINT_KEEP = "checkpoint_keep"  # int
 SPEC_ON_NOTICE = "on_notice"  # "" (the library listens), "SIGUSR1"..., or a shell command
-SPEC_OUTPUTS = "outputs"  # list of paths
+SPEC_OUTPUTS = "outputs"  # list of paths; none = the checkpoint folder
 SPEC_RELEASE_OUTPUTS = "release_outputs"  # bool: store outputs before leaving
 SPEC_SLOT = "slot"  # int: the place of this instance (and its disk) in the gang; not a rank
 SPEC_STOP_GRACE_S = "stop_grace_s"  # seconds between SIGTERM and SIGKILL when ranks are stopped
