@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,12 +41,15 @@ def demo(
 
         raise typer.Exit(run_verify(verify))
     _check_torch()
-    with _ended_by_signals():
+    from everstep.cli.demo.interrupts import ended_by_signals
+
+    with ended_by_signals():
         raise typer.Exit(_run(report.resolve(), steps))
 
 
 def _run(report: Path, steps: int | None) -> int:
     from everstep.cli.demo import reference
+    from everstep.cli.demo.interrupts import deferred
     from everstep.cli.demo.scenario import WEIGHTS
     from everstep.cli.demo.stage import Stage
 
@@ -71,7 +71,7 @@ def _run(report: Path, steps: int | None) -> int:
         try:
             failures = _perform(stage, script, report, steps)
         finally:
-            with _undisturbed():
+            with deferred():
                 left = stage.close()
         code = _conclude(report, [*failures, *left])
         kept = code != 0
@@ -181,31 +181,6 @@ def _check_torch() -> None:
 
     if importlib.util.find_spec("torch") is None:
         raise EverstepError("the demo trains with PyTorch, which is not installed: pip install 'everstep[torch]'")
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo as Ctrl-C does: everything it started is taken down first."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not keep us from ending what we started."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _check_report(report: Path) -> None:

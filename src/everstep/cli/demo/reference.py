@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import everstep
+from everstep.cli.demo.interrupts import deferred
 from everstep.cli.demo.scenario import DATA, NODES, SCRIPT
 from everstep.model.errors import EverstepError
 from everstep.model.handshake import ENV_CHECKPOINT_DIR, ENV_CHECKPOINT_EVERY
@@ -76,7 +77,7 @@ def ranks(script: Path, folder: Path, *, steps: int, out: Path) -> Iterator[list
     try:
         for rank in range(NODES):
             log = (folder / f"rank-{rank}.log").open("wb")
-            with log:
+            with log, deferred():
                 started.append(
                     subprocess.Popen(
                         command,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.cli.demo import evidence, scenario
+from everstep.cli.demo.interrupts import deferred
 from everstep.cli.local import box_of
 from everstep.client import launcher
 from everstep.client.api import Client
@@ -51,7 +52,8 @@ class Stage:
 
     def start_server(self) -> None:
         """Starts the server in the background, unless it runs."""
-        launcher.start_background(self.home, arguments=("--cloud", str(self.box_file)))
+        with deferred():
+            launcher.start_background(self.home, arguments=("--cloud", str(self.box_file)))
 
     def kill_server(self) -> None:
         """SIGKILL: no last words."""
