@@ -445,7 +445,9 @@ JOB_TABLE: dict[tuple[JobPhase, type[Event]], Move[JobState, JobPhase]] = {
     **rows((J.ACQUIRING,), (NoticeReceived,), _noticed, _STARTS),
     **rows((J.ACQUIRING,), (CauseSettled,), _facts, (*_STARTS, J.RELEASING, J.FAILED)),
     **rows((J.CHECKING,), (PeersChecked,), _facts, (*_STARTS, J.STOPPING)),
-    **rows((J.CHECKING,), (*_GAINS, *_LOSSES, *_ENDINGS), _facts, (J.CHECKING, J.ACQUIRING)),
+    **rows((J.CHECKING,), (*_GAINS, *_LOSSES, LeaseExpired, AttemptOverdue), _facts, (J.CHECKING, J.ACQUIRING)),
+    # Ranks that run already: of a journal that was put back to an earlier hour.
+    **rows((J.CHECKING,), (RanksEnded,), _facts, (J.CHECKING, J.ACQUIRING, J.RELEASING)),
     **rows((J.CHECKING,), (NoticeReceived,), _noticed, (J.CHECKING, J.ACQUIRING)),
     **rows((J.CHECKING,), (CauseSettled,), _facts, (J.CHECKING, J.RELEASING)),
     **rows((J.RUNNING,), (*_LOSSES, *_ENDINGS), _facts, (*_STARTS, J.RELEASING)),
