@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from everstep.cli.demo.stage import Stage
     from everstep.client.results import JobDetail
 
+_NO_WEIGHTS = "why-there-are-no-weights.txt"
+
 
 def demo(
     report: Annotated[Path, typer.Option("--report", metavar="DIR", help="Folder for the report.")] = Path(
@@ -116,7 +118,6 @@ def _gather(stage: Stage, driver: Any, report: Path, detail: JobDetail) -> None:
     """Brings the evidence into the report folder."""
     from everstep.cli.demo import evidence, scenario
     from everstep.model.codec import to_dict
-    from everstep.model.errors import NotFound
 
     shutil.rmtree(report, ignore_errors=True)  # an older report: _check_report has seen to that
     report.mkdir(parents=True)
@@ -128,11 +129,13 @@ def _gather(stage: Stage, driver: Any, report: Path, detail: JobDetail) -> None:
     shutil.copyfile(stage.folder / "work" / evidence.TASK, report / evidence.TASK)
     shutil.copytree(stage.box_file.parent, report / "cloud")
     (report / "log.txt").write_text("".join(part.text for part in driver.client.logs(driver.job, rank="0")))
-    try:
-        driver.client.fetch_output(driver.job, scenario.WEIGHTS, report / evidence.WEIGHTS)
-    except NotFound:
+    # Outputs come home by node: the master of the last attempt wrote the weights.
+    found = [file.path for file in driver.client.outputs(driver.job) if Path(file.path).name == scenario.WEIGHTS]
+    if found:
+        driver.client.fetch_output(driver.job, found[-1], report / evidence.WEIGHTS)
+    else:
         why = f"it is {detail.phase}: {detail.why}" if detail.phase != "succeeded" else "its outputs did not come home"
-        (report / "why-no-weights.txt").write_text(why + "\n")
+        (report / _NO_WEIGHTS).write_text(f"the job left no weights: {why}\n")
 
 
 def _conclude(report: Path, failures: list[str]) -> int:
@@ -141,7 +144,7 @@ def _conclude(report: Path, failures: list[str]) -> int:
     from everstep.cli.demo.timeline import timeline
 
     if not (report / evidence.WEIGHTS).is_file():
-        failures.append((report / "why-no-weights.txt").read_text().strip())
+        failures.append((report / _NO_WEIGHTS).read_text().strip())
         return _verdict(failures)
     sha, reference_sha = (figures.weights_sha256(report / name) for name in (evidence.WEIGHTS, evidence.REFERENCE))
     journal, meter = evidence.read_lines(report / evidence.JOURNAL), evidence.read_lines(report / evidence.METER)
