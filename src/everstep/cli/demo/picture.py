@@ -92,10 +92,15 @@ def write_png(found: Timeline, path: Path) -> bool:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import patches, pyplot
 
     figure, (lanes, curve) = pyplot.subplots(
-        2, 1, sharex=True, figsize=(12, 3.5 + 0.3 * len(found.lanes)), height_ratios=[len(found.lanes) + 2, 8]
+        2,
+        1,
+        sharex=True,
+        figsize=(12, 4.8 + 0.3 * len(found.lanes)),
+        height_ratios=[len(found.lanes) + 2, 8],
+        layout="constrained",
     )
     for number, lane in enumerate(found.lanes):
         for span in lane.spans:
@@ -106,6 +111,9 @@ def write_png(found: Timeline, path: Path) -> bool:
         range(len(found.lanes)), [f"{lane.name} {lane.zone} {lane.market}" for lane in found.lanes], fontsize=7
     )
     lanes.invert_yaxis()
+    handles = [patches.Patch(color=colour, label=phase.value) for phase, colour in COLOURS.items()]
+    notes = [patches.Patch(alpha=0, label=f"{n}  {mark.text}") for n, mark in enumerate(found.marks, start=1)]
+    figure.legend(handles=[*handles, *notes], loc="outside lower center", ncols=2, fontsize=7, frameon=False)
     for part in found.curve:
         curve.plot([at for at, _ in part], [step for _, step in part], color=_CURVE)
     for number, mark in enumerate(found.marks, start=1):
@@ -116,7 +124,6 @@ def write_png(found: Timeline, path: Path) -> bool:
         )
     curve.set_ylabel("step")
     curve.set_xlabel("seconds since the submission")
-    figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     return True
