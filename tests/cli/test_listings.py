@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import io
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -127,3 +132,28 @@ def test_checkpoints_say_what_is_durable_and_what_is_superseded(cli: Cli, client
 def test_offers_pass_the_accelerator_on(cli: Cli, client: FakeClient) -> None:
     assert "V100:1" in cli("offers", "--gpu", "V100", "-a").out
     assert client.called("offers") == [("V100", True)]
+
+
+def test_on_a_terminal_tables_are_drawn_and_names_are_no_markup(
+    cli: Cli, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli("jobs").code == 0
+    assert "\x1b[" in terminal.getvalue()
+    assert "sweep [red]" in terminal.getvalue()
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m everstep --help | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "EVERSTEP_HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")

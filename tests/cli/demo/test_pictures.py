@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from everstep.cli.demo import figures, page, picture
-from everstep.cli.demo.timeline import Phase, Span, Timeline, timeline
+from everstep.cli.demo.timeline import Lane, Phase, Span, Timeline, timeline
 from tests.cli.demo import recorded
 
 
@@ -89,3 +90,18 @@ def test_the_page_tells_the_figures_and_escapes_what_it_quotes(drawn: Timeline) 
     assert "&lt;script&gt;" in html
     assert "<script>" not in html
     assert "400, of which 10 had to be done twice" in html
+
+
+def test_labels_of_lanes_begin_inside_the_picture(drawn: Timeline) -> None:
+    root = ElementTree.fromstring(picture.as_svg(replace(drawn, lanes=tuple(_renamed(lane) for lane in drawn.lanes))))
+    for text in root.iter("{http://www.w3.org/2000/svg}text"):
+        if text.get("text-anchor") == "end":
+            # 0.55 em is a generous mean width of a letter in a sans-serif face.
+            assert float(text.attrib["x"]) - 0.55 * float(text.attrib["font-size"]) * len(text.text or "") >= 0, (
+                text.text
+            )
+
+
+def _renamed(lane: Lane) -> Lane:
+    """With names as long as those of real runs."""
+    return replace(lane, name="i-038228fcb77e", zone="harbour-a", market="on-demand")

@@ -16,7 +16,7 @@ COLOURS = {
     Phase.TRAIN: "#22c55e",
 }
 _ON_DEMAND, _NOTICE, _FAULT, _CURVE = "#1d4ed8", "#b91c1c", "#b91c1c", "#0f172a"
-_WIDTH, _LEFT, _RIGHT, _LANE, _GAP, _TOP, _CURVE_HEIGHT = 1080.0, 190.0, 30.0, 18.0, 6.0, 78.0, 150.0
+_WIDTH, _LEFT, _RIGHT, _LANE, _GAP, _TOP, _CURVE_HEIGHT = 1120.0, 240.0, 30.0, 18.0, 6.0, 78.0, 150.0
 
 
 def as_svg(found: Timeline) -> str:
