@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from everstep.control.faults import reach
-from everstep.control.messages import to_event
+from everstep.control.messages import finite, to_event
 from everstep.control.telemetry import Telemetry
 from everstep.model import handshake as h
 from everstep.model.errors import BadInput, Conflict, EverstepError, HandshakeMismatch, NotAuthorized, Problem
@@ -35,8 +35,8 @@ class Inbox(Protocol):
         """The job a machine is for."""
         ...
 
-    def put(self, job: JobId, event: Event) -> asyncio.Future[None]:
-        """Hands an event over; the future is done when it is durable."""
+    def put(self, job: JobId, event: Event) -> Awaitable[None]:
+        """Hands an event over; what is returned can be awaited until it is durable."""
         ...
 
 
@@ -64,13 +64,19 @@ class AgentDesk:
         self._waiting: dict[InstanceId, set[asyncio.Future[None]]] = {}
         self._version = 0
         self._acked: dict[InstanceId, int] = {}
+        self._joins: dict[InstanceId, int] = {}
         self.exec_results: dict[tuple[str, InstanceId], int] = {}
         self.on_failure: Callable[[InstanceId], None] = lambda instance: None
+        self.on_orders: Callable[[InstanceId, Mapping[str, Any]], None] = lambda instance, document: None
 
     # --- Secrets ----------------------------------------------------------------------------------------------------
 
     def _mac(self, *parts: str) -> str:
-        return hmac.new(self._key, "\x1f".join(parts).encode(), hashlib.sha256).hexdigest()[:40]
+        text = "\x1f".join(parts).encode(errors="surrogatepass")
+        return hmac.new(self._key, text, hashlib.sha256).hexdigest()[:40]
+
+    def _is_mac(self, mac: str, *parts: str) -> bool:
+        return hmac.compare_digest(mac.encode(errors="surrogatepass"), self._mac(*parts).encode())
 
     def join_token(self, job: JobId, token: LaunchToken) -> str:
         """The one-time token of a launch, for its user data."""
@@ -83,7 +89,7 @@ class AgentDesk:
         """The machine a credential belongs to; raises NotAuthorized."""
         job, _, rest = credential.partition(".")
         instance, _, mac = rest.rpartition(".")
-        if not hmac.compare_digest(mac, self._mac("credential", job, instance)):
+        if not self._is_mac(mac, "credential", job, instance):
             raise NotAuthorized("unknown credential")
         return InstanceId(instance)
 
@@ -100,7 +106,7 @@ class AgentDesk:
         """
         job, _, rest = token.partition(".")
         launch, _, mac = rest.rpartition(".")
-        if not hmac.compare_digest(mac, self._mac("join", job, launch)):
+        if not self._is_mac(mac, "join", job, launch):
             raise NotAuthorized("unknown join token")
         self._check_versions(body)
         found = self._inbox.find(JobId(job), LaunchToken(launch))
@@ -119,7 +125,9 @@ class AgentDesk:
         self._telemetry.word(machine.instance, self._clock.now())
         await self._inbox.put(JobId(job), event)
         reach("join.after")
+        # An agent that was started anew counts its messages from 1 again.
         self._acked[machine.instance] = 0
+        self._joins[machine.instance] = self._joins.get(machine.instance, 0) + 1
         return {
             "credential": self._credential(JobId(job), machine.instance),
             "handshake": h.HANDSHAKE_VERSION,
@@ -132,7 +140,7 @@ class AgentDesk:
     def _check_versions(body: Mapping[str, Any]) -> None:
         try:
             oldest, newest = (int(v) for v in body[h.JOIN_HANDSHAKE])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadInput(Problem("join", h.JOIN_HANDSHAKE, "expected [oldest, newest]")) from error
         if newest < h.OLDEST_HANDSHAKE_VERSION or oldest > h.HANDSHAKE_VERSION:
             raise HandshakeMismatch(
@@ -149,9 +157,9 @@ class AgentDesk:
                 probe_port=int(body[h.JOIN_PROBE_PORT]),
                 gpus=int(body.get(h.JOIN_GPUS) or 0),
                 agent=str(body.get(h.JOIN_AGENT) or "")[:100],
-                booted_at=float(body.get(h.JOIN_BOOTED_AT) or 0.0),
+                booted_at=finite(body.get(h.JOIN_BOOTED_AT) or 0.0),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadInput(Problem("join", "", f"malformed: {error!r}")) from error
 
     # --- Reports ----------------------------------------------------------------------------------------------------
@@ -168,10 +176,10 @@ class AgentDesk:
             raise NotAuthorized(f"machine {instance} is not part of a job any more")
         now = self._clock.now()
         self._telemetry.word(instance, now)
-        durable: list[asyncio.Future[None]] = []
-        acked = self._acked.get(instance, 0)
+        durable: list[Awaitable[None]] = []
+        acked, joins = self._acked.get(instance, 0), self._joins.get(instance, 0)
         for message in messages:
-            seq = int(message.get("seq") or 0)
+            seq = _seq(message)
             if seq and seq <= acked:
                 continue
             durable.extend(self._take(job, instance, message, now))
@@ -180,19 +188,18 @@ class AgentDesk:
             await future
         if durable:
             reach("report.before_ack")
-        self._acked[instance] = max(acked, self._acked.get(instance, 0))
+        if joins == self._joins.get(instance, 0):
+            self._acked[instance] = max(acked, self._acked.get(instance, 0))
         return {"ack": acked, "orders_version": self._orders.get(instance, {}).get(h.ORDERS_VERSION, 0)}
 
-    def _take(
-        self, job: JobId, instance: InstanceId, message: Mapping[str, Any], now: float
-    ) -> list[asyncio.Future[None]]:
+    def _take(self, job: JobId, instance: InstanceId, message: Mapping[str, Any], now: float) -> list[Awaitable[None]]:
         kind = message.get("kind")
         if kind == h.MSG_HEARTBEAT:
-            return []
+            return self._heartbeat(instance, message)
         if kind == h.MSG_PROGRESS:
             return self._progress(job, instance, message, now)
         if kind == h.MSG_EXEC_ENDED:
-            self.exec_results[str(message.get("exec")), instance] = int(message.get("rc") or 0)
+            self.exec_results[str(message.get("id")), instance] = _rc(message)
             return []
         event = to_event(instance, message)
         if event is None:
@@ -201,15 +208,24 @@ class AgentDesk:
             self.on_failure(instance)
         return [self._inbox.put(job, event)]
 
+    def _heartbeat(self, instance: InstanceId, message: Mapping[str, Any]) -> list[Awaitable[None]]:
+        try:
+            attempt = None if message.get("attempt") is None else int(message["attempt"])
+            ranks_alive = int(message.get("ranks_alive") or 0)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadInput(Problem("report", "heartbeat", f"malformed message: {error!r}")) from error
+        self._telemetry.alive(instance, attempt=attempt, ranks_alive=ranks_alive)
+        return []
+
     def _progress(
         self, job: JobId, instance: InstanceId, message: Mapping[str, Any], now: float
-    ) -> list[asyncio.Future[None]]:
+    ) -> list[Awaitable[None]]:
         try:
             attempt, step = int(message["attempt"]), int(message["step"])
             total = None if message.get("total") is None else int(message["total"])
             metrics = {str(k): float(v) for k, v in (message.get("metrics") or {}).items()}
-            first = None if message.get("first_step_at") is None else float(message["first_step_at"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            first = None if message.get("first_step_at") is None else finite(message["first_step_at"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise BadInput(Problem("report", "progress", f"malformed message: {error!r}")) from error
         if not self._telemetry.progress(instance, now, attempt=attempt, step=step, total=total, metrics=metrics):
             return []
@@ -225,6 +241,7 @@ class AgentDesk:
         for future in self._waiting.pop(instance, ()):
             if not future.done():
                 future.set_result(None)
+        self.on_orders(instance, self._orders[instance])
 
     async def orders(self, instance: InstanceId, *, seen: int, wait_s: float) -> dict[str, Any] | None:
         """The orders as soon as they differ from version ``seen``; None after ``wait_s`` seconds.
@@ -253,6 +270,21 @@ class AgentDesk:
         """The machine is gone."""
         self._orders.pop(instance, None)
         self._acked.pop(instance, None)
+        self._joins.pop(instance, None)
         for future in self._waiting.pop(instance, ()):
             if not future.done():
                 future.set_result(None)
+
+
+def _seq(message: Mapping[str, Any]) -> int:
+    try:
+        return int(message.get("seq") or 0)
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise BadInput(Problem("report", "seq", f"malformed message: {error!r}")) from error
+
+
+def _rc(message: Mapping[str, Any]) -> int:
+    try:
+        return int(message.get("rc") or 0)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadInput(Problem("report", h.MSG_EXEC_ENDED, f"malformed message: {error!r}")) from error

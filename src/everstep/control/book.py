@@ -86,9 +86,14 @@ class Book(Mapping[JobId, JobState]):
 
     # --- Snapshots --------------------------------------------------------------------------------------------------
 
-    def dump(self, live: Mapping[JobId, JobState], pools: PoolBook) -> bytes:
-        """A snapshot of everything; safe to call from another thread with copies of the mappings."""
-        return pickle.dumps((shape_stamp(), dict(live), dict(self._ended), pools), protocol=5)
+    def packed(self) -> dict[JobId, bytes]:
+        """The ended jobs as they are at this moment."""
+        return dict(self._ended)
+
+    @staticmethod
+    def dump(live: Mapping[JobId, JobState], pools: PoolBook, ended: Mapping[JobId, bytes]) -> bytes:
+        """A snapshot of everything; safe to call from another thread with copies of one moment."""
+        return pickle.dumps((shape_stamp(), dict(live), dict(ended), pools), protocol=5)
 
     def load(self, body: bytes) -> PoolBook | None:
         """Takes a snapshot in; None (and nothing taken) if another version of the code wrote it: the journal has it

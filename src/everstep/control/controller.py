@@ -21,7 +21,7 @@ from everstep.brain.select import Selector
 from everstep.control.agents import AgentDesk
 from everstep.control.book import Book
 from everstep.control.clock import SystemClock
-from everstep.control.core import Core, Outcome
+from everstep.control.core import Core, Outcome, at_rest
 from everstep.control.doer import Doer
 from everstep.control.faults import reach
 from everstep.control.journal import LEASE_S, Journal
@@ -31,7 +31,15 @@ from everstep.control.telemetry import Observed, Telemetry
 from everstep.model import handshake as h
 from everstep.model.access import Actor
 from everstep.model.effects import Terminate
-from everstep.model.errors import Conflict, EverstepError, NotFound
+from everstep.model.errors import (
+    Conflict,
+    EverstepError,
+    LeaseHeld,
+    NotFound,
+    StoreClosed,
+    StoreError,
+    StoreUnusable,
+)
 from everstep.model.events import Event, JobSubmitted, TerminateIntended
 from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
 from everstep.model.job import InstanceState, JobState
@@ -40,6 +48,8 @@ from everstep.model.task import Task
 from everstep.ports import Provider, ProviderResource, Store
 
 _BATCH = 512
+LOOP = "everstep loop"
+"""Name of the task that owns the core."""
 _SUSPICIOUS_S = 2.0
 """A machine that is silent for so long makes us ask the provider at once."""
 
@@ -83,6 +93,10 @@ class _Item:
     event: Event
     done: asyncio.Future[None]
     asked: bool = False
+
+
+class _Market:
+    """The offers changed."""
 
 
 class Controller:
@@ -152,8 +166,11 @@ class Controller:
             clock=self.clock,
             telemetry=self._telemetry,
         )
-        self._inbox: asyncio.Queue[_Item | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[_Item | _Market | None] = asyncio.Queue()
+        self._awakened: set[JobId] = set()
+        self._batch: list[_Item | _Market | None] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._sound = False
         self.failed: asyncio.Future[None] | None = None
 
     # --- Life -------------------------------------------------------------------------------------------------------
@@ -172,6 +189,7 @@ class Controller:
         """
         await self._take_lease()
         await self.journal.restore(self.core, self.book)
+        self._sound = True
         await self.journal.note("ServerStarted", {"pid": os.getpid()})
         now = self.clock.now()
         for state in list(self.core.states.values()):
@@ -190,7 +208,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         works = [self._run(), self._keep_lease(), self._mind_the_clock(), *self.around.works(self.options)]
-        self._tasks = [loop.create_task(self._guard(work)) for work in works]
+        self._tasks = [loop.create_task(self._guard(work), name=LOOP if n == 0 else "") for n, work in enumerate(works)]
 
     async def _take_lease(self) -> None:
         """Waits out the lease of a predecessor that was killed."""
@@ -199,7 +217,7 @@ class Controller:
             try:
                 await self.journal.lease()
                 return
-            except EverstepError:
+            except LeaseHeld:
                 if self.clock.now() > patience:
                     raise
                 await self.clock.sleep(0.1)
@@ -211,7 +229,14 @@ class Controller:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._doer.close()
-        await self.journal.close(self.core, self.book)
+        while not self._inbox.empty():
+            self._batch.append(self._inbox.get_nowait())
+        for item in self._batch:
+            # Nobody will look at it any more; those who wait for it must know.
+            if isinstance(item, _Item) and not item.done.done():
+                item.done.cancel()
+        if self._sound:
+            await self.journal.close(self.core, self.book)
 
     async def _guard(self, work: Any) -> None:
         """A loop that dies takes the server down: half a controller is worse than none, and a restart loses nothing."""
@@ -228,7 +253,7 @@ class Controller:
 
     async def submit(self, task: Task, *, secrets: Mapping[str, str], actor: Actor, project: str) -> JobId:
         """Takes a task in; durable when it returns. Raises BadInput."""
-        check_task(task, self.core.selectors)
+        check_task(task, self.core.selectors, self.clock.now())
         job = JobId("j-" + "".join(chance.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(8)))
         if secrets:
             self._vault.put(job, secrets)
@@ -306,6 +331,15 @@ class Controller:
         """Ends again a machine that should be gone."""
         self._doer.do(Terminate(job, TerminateIntended(instance, "")))
 
+    def look_again(self) -> None:
+        """Every job is looked at again, at once."""
+        self.core.wakes.update(dict.fromkeys(self.core.states, self.clock.now()))
+        self._inbox.put_nowait(_Market())
+
+    def market_moved(self) -> None:
+        """The offers changed: jobs that wait for capacity are looked at again."""
+        self._inbox.put_nowait(_Market())
+
     def trouble(self, provider: str, text: str) -> None:
         """Shows that a provider makes trouble; an empty text takes it back."""
         if text:
@@ -318,6 +352,8 @@ class Controller:
     async def _run(self) -> None:
         while True:
             items = await self._next_items()
+            self._batch = items
+            self._sound = False  # until the journal holds what the core has taken in
             now = self.clock.now()
             refused: list[tuple[_Item, EverstepError]] = []
             taken: list[_Item] = []
@@ -326,26 +362,27 @@ class Controller:
                 if item is None:
                     stop = True
                     continue
+                if isinstance(item, _Market):
+                    self.core.market_moved(now)
+                    continue
                 try:
                     self._take(item, now)
                     taken.append(item)
                 except (NotFound, Conflict) as error:
                     refused.append((item, error))
-            if self.around.market_moved:
-                self.around.market_moved = False
-                self.core.market_moved(now)
             self.core.wake(now)
             outcome = self.core.take()
             await self.journal.write(outcome)
             self._after(outcome)
             _answer(taken, refused)
+            self._sound = True
             if stop:
                 return
 
-    async def _next_items(self) -> list[_Item | None]:
+    async def _next_items(self) -> list[_Item | _Market | None]:
         wake = self.core.next_wake()
         timeout_s = 1.0 if wake is None else min(max(wake - self.clock.now(), 0.0), 1.0)
-        items: list[_Item | None] = []
+        items: list[_Item | _Market | None] = []
         if timeout_s > 0 or not self._inbox.empty():
             try:
                 items.append(await asyncio.wait_for(self._inbox.get(), timeout_s))
@@ -366,6 +403,7 @@ class Controller:
             if item.asked and not accepts(self.book[item.job], item.event):
                 self._refuse(item, self.book[item.job])
             self.core.adopt(self.book.take_out(item.job))
+            self._awakened.add(item.job)
         if item.asked:
             self.core.ask(item.job, item.event, now)
         else:
@@ -389,8 +427,9 @@ class Controller:
                 self._send(state, machine)
         if outcome.orders:
             reach("orders.after")
-        for job in outcome.touched:
+        for job in outcome.touched | self._awakened:
             self._settle_down(job)
+        self._awakened.clear()
         if self.journal.snapshot_due():
             self.journal.start_snapshot(self.core, self.book)
 
@@ -412,11 +451,7 @@ class Controller:
             if m.instance is not None and not m.alive:
                 self.desk.forget(m.instance)
                 self._telemetry.forget(m.instance)
-        quiet = not any(m.alive for m in state.instances.values()) and all(
-            v.deleted_at is not None or not v.deleting for v in state.volumes.values()
-        )
-        settled = all(a.settled_at is not None for a in state.attempts)
-        if state.phase.ended and quiet and settled and job not in self.core.wakes:
+        if at_rest(state) and job not in self.core.wakes:
             self.book.put_away(self.core.drop(job))
 
     # --- By the clock -----------------------------------------------------------------------------------------------
@@ -426,7 +461,9 @@ class Controller:
             await self.clock.sleep(LEASE_S / 3)
             try:
                 await self.journal.lease()
-            except OSError as error:
+            except (StoreUnusable, StoreClosed):
+                raise
+            except (OSError, StoreError) as error:
                 self.journal.trouble = f"the lease cannot be renewed: {error}"
 
     async def _mind_the_clock(self) -> None:

@@ -9,7 +9,7 @@ alone, not on how a driver batches them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -132,6 +132,7 @@ class Core:
         due = sorted((at, job) for job, at in self.wakes.items() if at <= now)
         for _, job in due:
             self._plan(job, now)
+            self._outcome.touched.add(job)  # it may have come to rest
 
     def market_moved(self, now: float) -> None:
         """Looks at every job that waits for capacity: the offers changed."""
@@ -173,7 +174,8 @@ class Core:
 
     # --- Inside -----------------------------------------------------------------------------------------------------
 
-    def _apply(self, job: JobId, event: Event, now: float) -> None:
+    def _apply(self, job: JobId, event: Event, now: float) -> bool:
+        """Returns whether the journal holds what the event says: False for a move that was rejected."""
         state = self.states[job]
         try:
             after, effects = advance(state, event, now)
@@ -181,14 +183,15 @@ class Core:
             if self.strict:
                 raise
             self._quarantine(state, event, str(error), now)
-            return
+            return False
         if after is state or after == state:
-            return  # fenced (a message of an older attempt), or known already: nothing to record
+            return True  # fenced (a message of an older attempt), or known already: nothing to record
         self.pools = note_pools(self.pools, event, _machine_of(state, event), now)
         self._record(after, event, now)
         for effect in effects:
             if isinstance(effect, SendOrders):
                 self._outcome.orders[effect.instance] = job
+        return True
 
     def _record(self, after: JobState, event: Event, now: float) -> None:
         self.states[after.id] = after
@@ -222,8 +225,8 @@ class Core:
         for effect in decision.effects:
             if isinstance(effect, SendOrders):
                 continue
-            self._apply(state.id, effect.event, now)
-            if isinstance(effect, Launch | Terminate | EnsureVolume | DeleteVolume):
+            recorded = self._apply(state.id, effect.event, now)
+            if recorded and isinstance(effect, Launch | Terminate | EnsureVolume | DeleteVolume):
                 self._outcome.effects.append(effect)
 
     def _snapshot(self, jobs: Sequence[JobState]) -> Snapshot:
@@ -270,6 +273,11 @@ def _asked(event: Event) -> str:
     return type(event).__name__.removesuffix("Requested").lower()
 
 
-def live(states: Iterable[JobState]) -> list[JobState]:
-    """Jobs that are not over."""
-    return [s for s in states if not s.phase.ended]
+def at_rest(state: JobState) -> bool:
+    """Nothing can happen to the job any more by itself: it ended, nothing of it bills, every cause is settled."""
+    return (
+        state.phase.ended
+        and not any(m.alive for m in state.instances.values())
+        and all(v.deleted_at is not None or not v.deleting for v in state.volumes.values())
+        and all(a.settled_at is not None for a in state.attempts)
+    )

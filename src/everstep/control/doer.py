@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from everstep.control.faults import reach
 from everstep.model.effects import DeleteVolume, Effect, EnsureVolume, Launch, Terminate
@@ -22,7 +22,7 @@ from everstep.model.events import (
 )
 from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
 from everstep.model.job import InstancePhase, JobState
-from everstep.ports import Clock, Launched, LaunchRequest, Provider, VolumeSpec
+from everstep.ports import Clock, Launched, LaunchRequest, Provider, ProviderResource, VolumeSpec
 
 T = TypeVar("T")
 _FIRST_PAUSE_S = 0.2
@@ -32,7 +32,7 @@ _LONGEST_PAUSE_S = 20.0
 class Doings(Protocol):
     """What the doer needs of the controller."""
 
-    def put(self, job: JobId, event: Event) -> asyncio.Future[None]:
+    def put(self, job: JobId, event: Event) -> Awaitable[None]:
         """Hands the outcome over."""
         ...
 
@@ -49,6 +49,26 @@ class Doings(Protocol):
         ...
 
 
+class Running(Protocol):
+    """A call under way: an ``asyncio.Task``, or the simulator's like of it."""
+
+    def done(self) -> bool:
+        """Whether it is over."""
+        ...
+
+    def cancel(self) -> object:
+        """Stops it."""
+        ...
+
+    def add_done_callback(self, act: Callable[[Any], object], /) -> object:
+        """Calls ``act`` when it is over."""
+        ...
+
+
+def _in_a_task(work: Coroutine[Any, Any, None], name: str) -> Running:
+    return asyncio.get_running_loop().create_task(work, name=name)
+
+
 class Doer:
     """Carries effects out, each in its own task.
 
@@ -58,21 +78,28 @@ class Doer:
     """
 
     def __init__(
-        self, *, deployment: DeploymentId, providers: Mapping[str, Provider], clock: Clock, doings: Doings
+        self,
+        *,
+        deployment: DeploymentId,
+        providers: Mapping[str, Provider],
+        clock: Clock,
+        doings: Doings,
+        spawn: Callable[[Coroutine[Any, Any, None], str], Running] = _in_a_task,
     ) -> None:
-        """Args: deployment: goes into tags; providers: by name; doings: the controller."""
+        """Args: deployment: goes into tags; providers: by name; doings: the controller; spawn: starts a call."""
         self._deployment = deployment
         self._providers = providers
         self._clock = clock
         self._doings = doings
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._spawn = spawn
+        self._tasks: dict[str, Running] = {}
 
     def do(self, effect: Effect) -> None:
         """Starts an effect; one that is under way already is not started twice."""
         name, work = self._work(effect)
         if work is None or (name in self._tasks and not self._tasks[name].done()):
             return
-        task = asyncio.get_running_loop().create_task(work(), name=name)
+        task = self._spawn(work(), name)
         self._tasks[name] = task
         task.add_done_callback(lambda _: self._tasks.pop(name, None) if self._tasks.get(name) is task else None)
 
@@ -109,7 +136,7 @@ class Doer:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(t for t in tasks if isinstance(t, asyncio.Task)), return_exceptions=True)
 
     # --- Effects ----------------------------------------------------------------------------------------------------
 
@@ -177,7 +204,7 @@ class Doer:
         reach("ensure_volume.after")
         if volume is None:
             return
-        truth = [r for r in await provider.resources(self._deployment) if r.id == volume]
+        truth = [r for r in await self._truth(provider) if r.id == volume]
         created_at = truth[0].started_at if truth else self._clock.now()
         price = truth[0].price_usd_per_h / e.size_gib if truth and e.size_gib else 0.0
         self._doings.put(effect.job, VolumeReady(e.slot, volume, created_at, price))
@@ -196,9 +223,17 @@ class Doer:
             self._doings.trouble(provider.name, f"cannot delete disk {volume}: {error}")
             return
         reach("delete_volume.after")
-        gone = [r for r in await provider.resources(self._deployment) if r.id == volume and r.ended_at is not None]
+        gone = [r for r in await self._truth(provider) if r.id == volume and r.ended_at is not None]
         ended_at = gone[0].ended_at if gone and gone[0].ended_at is not None else self._clock.now()
         self._doings.put(effect.job, VolumeDeleted(volume, ended_at))
+
+    async def _truth(self, provider: Provider) -> Sequence[ProviderResource]:
+        """The provider's list; empty if it cannot be had just now: then our own clock has to do."""
+        try:
+            return await provider.resources(self._deployment)
+        except ProviderError as error:
+            self._doings.trouble(provider.name, str(error))
+            return ()
 
     async def _until_known(
         self, provider: str, call: Callable[[], Awaitable[T]], wanted: Callable[[], bool]
@@ -212,6 +247,14 @@ class Doer:
             except (Throttled, Unreachable) as error:
                 self._doings.trouble(provider, str(error))
                 await self._clock.sleep(error.retry_after_s if error.retry_after_s is not None else pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+                continue
+            except ProviderError:
+                raise
+            except Exception as error:
+                # A provider that breaks its contract told us nothing: the effect may or may not have happened.
+                self._doings.trouble(provider, f"unexpected {error!r}")
+                await self._clock.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 continue
             self._doings.trouble(provider, "")

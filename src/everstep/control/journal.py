@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from everstep.control.book import Book
 from everstep.control.core import Core, Line, Outcome
 from everstep.control.faults import reach
-from everstep.model.errors import EverstepError, StaleFence, UnlistedTransition
+from everstep.model.errors import EverstepError, StaleFence, StoreClosed, StoreUnusable, UnlistedTransition
 from everstep.model.events import KINDS, decode, encode
 from everstep.model.ids import DEPLOYMENT_STREAM, JobId, job_stream
-from everstep.model.job import JobState
 from everstep.ports import Append, Clock, Fence, NewRecord, Record, Store
 
 _SNAPSHOT = "controller"
@@ -94,8 +94,8 @@ class Journal:
                 self.seq = await self._store.append(batch, self.fence)
                 self.trouble = ""
                 return
-            except StaleFence:
-                raise
+            except (StaleFence, StoreUnusable, StoreClosed):
+                raise  # repeating cannot help
             except (EverstepError, OSError) as error:
                 self.trouble = f"the journal cannot be written: {error}"
                 await self._clock.sleep(pause_s)
@@ -109,14 +109,14 @@ class Journal:
     def start_snapshot(self, core: Core, book: Book) -> None:
         """Takes one in the background, of the states as they are at this moment."""
         self._since_snapshot = 0
-        live: dict[JobId, JobState] = dict(core.states)
-        seq, pools = self.seq, core.pools
-        self._snapshot_task = asyncio.get_running_loop().create_task(self._snapshot(book, live, seq, pools))
+        # Everything is of one moment, also what has ended: the loop goes on while the snapshot is written.
+        take = functools.partial(book.dump, dict(core.states), core.pools, book.packed())
+        self._snapshot_task = asyncio.get_running_loop().create_task(self._snapshot(take, self.seq))
 
-    async def _snapshot(self, book: Book, live: dict[JobId, JobState], seq: int, pools: Any) -> None:
+    async def _snapshot(self, take: Callable[[], bytes], seq: int) -> None:
         reach("snapshot.before")
         try:
-            body = await asyncio.to_thread(book.dump, live, pools)
+            body = await asyncio.to_thread(take)
             await self._store.save_snapshot(_SNAPSHOT, seq=seq, body=body)
         except (EverstepError, OSError) as error:
             # A snapshot is a convenience: without it the next start reads more lines.
@@ -127,7 +127,8 @@ class Journal:
         """A last snapshot, so that the next start is short."""
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
-        await self._snapshot(book, dict(core.states), self.seq, core.pools)
+        take = functools.partial(book.dump, dict(core.states), core.pools, book.packed())
+        await self._snapshot(take, self.seq)
 
 
 def _record(line: Line) -> NewRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,13 +39,21 @@ def _maybe_int(m: Message, key: str) -> int | None:
     return None if value is None else int(value)
 
 
+def finite(value: Any) -> float:
+    """A number that a journal can hold. Raises ValueError or TypeError, for NaN and infinity too."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no number to reckon with")
+    return number
+
+
 def _float(m: Message, key: str) -> float:
-    return float(m.get(key) or 0.0)
+    return finite(m.get(key) or 0.0)
 
 
 def _maybe_float(m: Message, key: str) -> float | None:
     value = m.get(key)
-    return None if value is None else float(value)
+    return None if value is None else finite(value)
 
 
 def _text(m: Message, key: str, limit: int = 500) -> str:
@@ -106,6 +115,7 @@ def _ended(i: InstanceId, m: Message) -> Event:
         steps_done=_maybe_int(m, "steps_done") or 0,
         stall_s=_float(m, "stall_s"),
         tail=_text(m, "tail", _TAIL),
+        agent_killed=m.get("agent_killed") is True,
     )
 
 
@@ -163,5 +173,5 @@ def to_event(instance: InstanceId, message: Message) -> Event | None:
         raise BadInput(Problem("report", "kind", f"unknown message kind {kind!r}"))
     try:
         return make(instance, message)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInput(Problem("report", kind, f"malformed message: {error!r}")) from error

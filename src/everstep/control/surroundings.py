@@ -15,6 +15,10 @@ from everstep.model.ids import DeploymentId, InstanceId, VolumeId
 from everstep.model.offers import Offer
 from everstep.ports import Clock, OfferQuery, Provider, ProviderResource, ResourceKind, SharedFolder
 
+GLANCE_S = 0.5
+"""Between two glances at who is silent."""
+GATHER_S = 0.05
+"""Several suspicions at once are one look."""
 _SUSPICIOUS_S = 2.0
 """A machine that is silent for so long makes us ask the provider at once."""
 _ASK_FOR_S = 5.0
@@ -36,11 +40,7 @@ class Pace(Protocol):
 
 
 class Surroundings:
-    """Follows every provider and the market; puts what it sees into the controller's inbox.
-
-    Attributes:
-        market_moved: the offers changed since the loop last cleared this.
-    """
+    """Follows every provider and the market; puts what it sees into the controller's inbox."""
 
     def __init__(
         self,
@@ -59,14 +59,13 @@ class Surroundings:
         self._clock = clock
         self._telemetry = telemetry
         self._poll_now = {name: asyncio.Event() for name in providers}
-        self._watches = [
+        self.watches = [
             Watch(p, deployment=deployment, known=known, clock=clock, telemetry=telemetry) for p in providers.values()
         ]
-        self.market_moved = False
 
     def works(self, pace: Pace) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the loop."""
-        return [self._follow_market(pace), self._suspect(), *(self._follow(w, pace) for w in self._watches)]
+        return [self._follow_market(pace), self._suspect(), *(self._follow(w, pace) for w in self.watches)]
 
     def poll_soon(self) -> None:
         """Something is suspicious: look at the providers' lists at once."""
@@ -76,7 +75,7 @@ class Surroundings:
     async def look(self) -> None:
         """Looks at everything once."""
         await self.look_at_market()
-        for watch in self._watches:
+        for watch in self.watches:
             await watch.poll()
 
     async def look_at_market(self) -> None:
@@ -95,15 +94,15 @@ class Surroundings:
             if folder:
                 self._core.market.shared_folders[offer.zone] = folder
         if self._core.market.set_offers(found):
-            self.market_moved = True
+            self._known.market_moved()
 
     def unknown(self) -> list[ProviderResource]:
         """What is there under our deployment and in no journal of ours."""
-        return [r for watch in self._watches for r in watch.unknown]
+        return [r for watch in self.watches for r in watch.unknown]
 
     async def end_unknown(self, ids: Sequence[str]) -> None:
         """Ends some of it. Raises NotFound for an id that is not on the list, before anything is ended."""
-        listed = {r.id: (w.provider, r) for w in self._watches for r in w.unknown}
+        listed = {r.id: (w.provider, r) for w in self.watches for r in w.unknown}
         for wanted in ids:
             if wanted not in listed:
                 raise NotFound(f"{wanted} is not among the unknown resources")
@@ -126,7 +125,7 @@ class Surroundings:
                 await asyncio.wait_for(now.wait(), poll_s)
             except TimeoutError:
                 continue
-            await self._clock.sleep(0.05)  # several suspicions at once are one look
+            await self._clock.sleep(GATHER_S)
             now.clear()
 
     async def _follow_market(self, pace: Pace) -> None:
@@ -136,12 +135,18 @@ class Surroundings:
 
     async def _suspect(self) -> None:
         while True:
-            await self._clock.sleep(0.5)
-            now = self._clock.now()
-            silences = [now - seen.last_heard for seen in self._telemetry.observed.values()]
-            if any(_SUSPICIOUS_S < s < _SUSPICIOUS_S + _ASK_FOR_S for s in silences):
-                self.poll_soon()
-            self._welcome_back(now)
+            await self._clock.sleep(GLANCE_S)
+            self.glance()
+
+    def glance(self) -> None:
+        """Who is suspiciously silent, and who is back?"""
+        now = self._clock.now()
+        silences = [now - seen.last_heard for seen in self._telemetry.observed.values()]
+        if any(_SUSPICIOUS_S < s < _SUSPICIOUS_S + _ASK_FOR_S for s in silences):
+            self.poll_soon()
+        self._welcome_back(now)
+        if self._telemetry.end_grace(now):
+            self._known.look_again()
 
     def _welcome_back(self, now: float) -> None:
         for state in self._known.live_states():

@@ -46,16 +46,37 @@ class Telemetry:
     ) -> bool:
         """Takes in a progress message; returns whether it is the first of its attempt or tells a new total."""
         seen = self.word(instance, now)
-        news = seen.attempt != attempt or (total is not None and total != seen.total)
+        news = seen.attempt != attempt or seen.step is None or (total is not None and total != seen.total)
         seen.attempt, seen.step, seen.step_at, seen.metrics = attempt, step, now, metrics
         seen.total = total if total is not None else seen.total
         self._heard[instance] = Heard(now, step, now, seen.total)
         return news
 
+    def alive(self, instance: InstanceId, *, attempt: int | None, ranks_alive: int) -> None:
+        """Takes in a heartbeat. Steps of an older attempt say nothing about the one that runs now."""
+        seen = self.observed.get(instance)
+        if seen is None:
+            return
+        seen.ranks_alive = ranks_alive
+        if attempt is not None and attempt != seen.attempt:
+            seen.attempt, seen.step, seen.step_at, seen.metrics = attempt, None, None, {}
+            self._heard[instance] = Heard(seen.last_heard, None, None, seen.total)
+
     def grace(self, instance: InstanceId, until: float) -> None:
-        """After a restart of the server: nobody is judged before ``until`` (rule 2)."""
+        """After a restart of the server: nobody is judged before ``until`` (rule 2).
+
+        Nobody counts as heard either: a machine that has given no sign of life is no healthy one (rule 4).
+        """
         self.observed[instance] = Observed(until, restarted=True)
-        self._heard[instance] = Heard(until)
+        self._heard.pop(instance, None)
+
+    def end_grace(self, now: float) -> list[InstanceId]:
+        """Machines that gave no sign of life for all their grace: from now on they are judged by it."""
+        over = [i for i, seen in self.observed.items() if seen.restarted and seen.last_heard <= now]
+        for instance in over:
+            self.observed[instance].restarted = False
+            self._heard[instance] = Heard(self.observed[instance].last_heard)
+        return over
 
     def forget(self, instance: InstanceId) -> None:
         """The machine is gone."""

@@ -8,7 +8,7 @@ not know: a database restored from an hour ago must not end live machines (rule 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Protocol
 
 from everstep.control.faults import reach
@@ -28,7 +28,7 @@ _AGAIN_S = 10.0
 class Known(Protocol):
     """What the watch needs of the controller."""
 
-    def put(self, job: JobId, event: Event) -> asyncio.Future[None]:
+    def put(self, job: JobId, event: Event) -> Awaitable[None]:
         """Hands a fact over."""
         ...
 
@@ -42,6 +42,14 @@ class Known(Protocol):
 
     def terminate(self, job: JobId, instance: InstanceId) -> None:
         """Ends a machine that should be gone (its intent is in the journal)."""
+        ...
+
+    def look_again(self) -> None:
+        """What is known of machines changed without an event: every job is looked at again."""
+        ...
+
+    def market_moved(self) -> None:
+        """The offers changed: jobs that wait for capacity are looked at again."""
         ...
 
     def trouble(self, provider: str, text: str) -> None:
@@ -148,7 +156,9 @@ class Watch:
 
     def _ended(self, job: JobId, instance: InstanceId, at: float, end: InstanceEnd) -> None:
         seen = self._telemetry.observed.get(instance)
-        step, step_at = (None, None) if seen is None else (seen.step, seen.step_at)
+        state = self._known.state(job)
+        mine = seen is not None and state is not None and seen.attempt == state.attempt_no
+        step, step_at = (seen.step, seen.step_at) if seen is not None and mine else (None, None)
         self._known.put(job, InstanceEnded(instance, at, end, step, step_at))
         self._telemetry.forget(instance)
         self._missing_since.pop(instance, None)

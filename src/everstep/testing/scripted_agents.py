@@ -1,0 +1,375 @@
+"""The agents and ranks of a scripted world. They talk to the real desk, in the messages of the handshake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstep.control.agents import AgentDesk, NotYet
+from everstep.model import handshake as h
+from everstep.model.errors import EverstepError
+from everstep.model.ids import InstanceId, JobId
+from everstep.testing.scripted import AgentScript, ScriptedWorld, TrainingScript
+from everstep.testing.scripted_cloud import Machine, Stage
+
+_ASK_AGAIN_S = 0.5117
+
+
+@dataclass(slots=True)
+class Agent:
+    """The process on a machine, with what it knows."""
+
+    machine: Machine
+    script: AgentScript
+    alive: bool = True
+    joined: bool = False
+    ready: bool = False
+    frozen: bool = False
+    life: int = 0
+    seq: int = 0
+    port: int = 9000
+    orders: Mapping[str, Any] = field(default_factory=dict)
+    look_planned: bool = False
+    checked: int = 0
+    started: int = 0
+    running: Training | None = None
+    rank: int | None = None
+    saved: int = 0
+    releasing: bool = False
+    held: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def instance(self) -> InstanceId:
+        """The provider's id."""
+        return self.machine.instance
+
+
+@dataclass(slots=True)
+class Training:
+    """The ranks of one attempt: they step together or not at all."""
+
+    job: JobId
+    attempt: int
+    size: int
+    base: int
+    crew: list[Agent] = field(default_factory=list)
+    since: float | None = None
+    over: bool = False
+
+
+class ScriptedAgents:
+    """All agents of a world.
+
+    Attributes:
+        agents: by machine.
+        published: (attempt, step) of every checkpoint, by job.
+    """
+
+    def __init__(self, world: ScriptedWorld, stage: Stage, desk: AgentDesk) -> None:
+        """Args: world: the script; stage: time; desk: of the server; its ``on_orders`` is taken over."""
+        self._world = world
+        self._stage = stage
+        self._desk = desk
+        self.agents: dict[InstanceId, Agent] = {}
+        self.published: dict[JobId, list[tuple[int, int]]] = {}
+        self._trainings: dict[tuple[JobId, int], Training] = {}
+        self._failures: dict[JobId, int] = {}
+        desk.on_orders = self._told
+
+    # --- Life -------------------------------------------------------------------------------------------------------
+
+    def boot(self, machine: Machine) -> None:
+        """A machine was made."""
+        scripts = self._world.agents
+        script = scripts[machine.number - 1] if machine.number <= len(scripts) else AgentScript()
+        agent = self.agents[machine.instance] = Agent(machine, script)
+        if script.boot_s is not None:
+            self._later(agent, script.boot_s, lambda: self._stage.spawn(self._join(agent)))
+
+    def gone(self, machine: Machine) -> None:
+        """A machine ended."""
+        agent = self.agents[machine.instance]
+        agent.alive = False
+        agent.life += 1
+        self._drop_ranks(agent)
+
+    def freeze(self, agent: Agent, seconds: float) -> None:
+        """Stands still; so do the ranks, and with them the whole gang."""
+        agent.frozen = True
+        self._stage.after(seconds, lambda: self._thaw(agent))
+
+    def _thaw(self, agent: Agent) -> None:
+        agent.frozen = False
+        held, agent.held = agent.held, []
+        for act in held:
+            act()
+
+    def restart(self, agent: Agent, seconds: float) -> None:
+        """The agent dies, its ranks with it, and comes back with a new process."""
+        if not agent.alive or not agent.joined:
+            return
+        agent.life += 1
+        self._drop_ranks(agent)
+        agent.joined = agent.ready = agent.look_planned = False
+        agent.seq = 0
+        self._later(agent, seconds, lambda: self._stage.spawn(self._join(agent)))
+
+    def _later(self, agent: Agent, delay_s: float, act: Callable[[], object]) -> None:
+        """What the agent does itself: not while it is frozen, never once its process is gone."""
+        life = agent.life
+
+        def do() -> None:
+            if agent.life != life or not agent.alive:
+                return
+            if agent.frozen:
+                agent.held.append(do)
+            else:
+                act()
+
+        self._stage.after(delay_s, do)
+
+    async def _join(self, agent: Agent) -> None:
+        body = {
+            h.JOIN_HANDSHAKE: [h.OLDEST_HANDSHAKE_VERSION, h.HANDSHAKE_VERSION],
+            h.JOIN_INSTANCE: agent.instance,
+            h.JOIN_ADDRESS: f"10.0.0.{agent.machine.number}",
+            h.JOIN_PROBE_PORT: 7000 + agent.machine.number,
+        }
+        life = agent.life
+        try:
+            answer = await self._desk.join(agent.machine.join_token, body)
+        except NotYet:
+            self._later(agent, _ASK_AGAIN_S, lambda: self._stage.spawn(self._join(agent)))
+            return
+        except EverstepError:
+            return
+        if agent.life != life:
+            return
+        agent.joined = True
+        if answer["orders"] is not None:
+            agent.orders = answer["orders"]
+        self._beat(agent)
+        self._later(agent, agent.script.setup_s, lambda: self._prepared(agent))
+
+    def _beat(self, agent: Agent) -> None:
+        attempt = None if agent.running is None else agent.running.attempt
+        self._say(agent, h.MSG_HEARTBEAT, attempt=attempt, ranks_alive=int(agent.running is not None))
+        self._later(agent, agent.script.beat_s, lambda: self._beat(agent))
+
+    def _prepared(self, agent: Agent) -> None:
+        if agent.script.setup_rc:
+            self._say(agent, h.MSG_SETUP_FAILED, rc=agent.script.setup_rc, tail="no such package")
+            return
+        agent.ready = True
+        self._say(agent, h.MSG_READY, port=agent.port + agent.machine.number, setup_s=agent.script.setup_s)
+        self._plan_look(agent)
+
+    def _say(self, agent: Agent, kind: str, **fields: Any) -> None:
+        if not agent.alive:
+            return
+        agent.seq += 1
+        message = {"seq": agent.seq, "t": self._stage.now(), "kind": kind, **fields}
+        self._stage.spawn(self._report(agent.instance, message))
+
+    async def _report(self, instance: InstanceId, message: Mapping[str, Any]) -> None:
+        try:
+            await self._desk.report(instance, [message])
+        except EverstepError:
+            return  # the machine is no part of its job any more: nobody listens
+
+    # --- Orders -----------------------------------------------------------------------------------------------------
+
+    def _told(self, instance: InstanceId, document: Mapping[str, Any]) -> None:
+        agent = self.agents.get(instance)
+        if agent is not None:
+            agent.orders = document
+            self._plan_look(agent)
+
+    def _plan_look(self, agent: Agent) -> None:
+        if agent.joined and not agent.look_planned:
+            agent.look_planned = True
+            self._later(agent, agent.script.look_s, lambda: self._look(agent))
+
+    def _look(self, agent: Agent) -> None:
+        agent.look_planned = False
+        document = agent.orders
+        if not agent.ready or agent.releasing or not document:
+            return
+        number, phase, stop = document[h.ORDERS_ATTEMPT] or 0, document[h.ORDERS_PHASE], document[h.ORDERS_STOP]
+        running = agent.running
+        if running is not None and (running.attempt != number or stop is not None or phase == h.PHASE_RELEASE):
+            self._stop_ranks(agent, running, save=bool(stop and stop["save"]))
+        if phase == h.PHASE_RELEASE:
+            self._release(agent, document)
+        elif phase == h.PHASE_CHECK and number > agent.checked:
+            agent.checked = number
+            self._check(agent, document)
+        elif phase == h.PHASE_RUN and number > agent.started and stop is None:
+            agent.started = number
+            self._later(agent, agent.script.start_s, lambda: self._start(agent, document))
+        elif phase == h.PHASE_RUN and agent.running is not None:
+            self._save_as_told(agent, agent.running, document[h.ORDERS_SAVE])
+
+    def _save_as_told(self, agent: Agent, training: Training, wanted: Mapping[str, Any] | None) -> None:
+        if wanted is not None and wanted["seq"] > agent.saved:
+            agent.saved = wanted["seq"]
+            self._save(training)
+
+    def _check(self, agent: Agent, document: Mapping[str, Any]) -> None:
+        own = document[h.ORDERS_NODE_RANK]
+        others = [p["address"] for p in document[h.ORDERS_PEERS] if p["rank"] != own]
+        unreachable = others if agent.script.unreachable else []
+        told = {"attempt": document[h.ORDERS_ATTEMPT], "unreachable": unreachable}
+        self._later(agent, agent.script.check_s, lambda: self._say(agent, h.MSG_CHECKED, **told))
+
+    def _release(self, agent: Agent, document: Mapping[str, Any]) -> None:
+        agent.releasing = True
+        spec, wait_s = document[h.ORDERS_SPEC], 0.0
+        if spec[h.SPEC_OUTPUTS] and spec[h.SPEC_RELEASE_OUTPUTS]:
+            wait_s = agent.script.outputs_s
+            self._later(agent, wait_s, lambda: self._say(agent, h.MSG_OUTPUTS_STORED, files=1, bytes=10, error=None))
+        self._later(agent, wait_s + 0.1013, lambda: self._say(agent, h.MSG_SHUTDOWN, how="normal"))
+
+    # --- Ranks ------------------------------------------------------------------------------------------------------
+
+    def _script(self, job: JobId) -> TrainingScript:
+        return self._world.trainings.get(job, TrainingScript())
+
+    def _start(self, agent: Agent, document: Mapping[str, Any]) -> None:
+        job, number = JobId(document[h.ORDERS_SPEC][h.SPEC_JOB]), document[h.ORDERS_ATTEMPT]
+        key = (job, number)
+        if key not in self._trainings:
+            self._trainings[key] = Training(job, number, len(document[h.ORDERS_PEERS]), self._base(job, document))
+        training = self._trainings[key]
+        agent.running, agent.rank = training, document[h.ORDERS_NODE_RANK]
+        training.crew.append(agent)
+        self._say(agent, h.MSG_STARTED, attempt=number, ranks=1, spawned_at=self._stage.now())
+        if training.over:
+            self._later(agent, self._script(job).crash_s, lambda: self._fail(agent, training))
+        elif len(training.crew) == training.size:
+            self._later(agent, self._script(job).restore_s, lambda: self._train(training))
+
+    def _base(self, job: JobId, document: Mapping[str, Any]) -> int:
+        wanted = document[h.ORDERS_BASE]
+        if wanted:
+            return int(wanted.split(":")[1])
+        published = self.published.get(job)
+        return published[-1][1] if published else 0
+
+    def _train(self, training: Training) -> None:
+        if training.over:
+            return
+        script = self._script(training.job)
+        training.since = self._stage.now()
+        first = training.crew[0]
+        base = f"{training.attempt - 1}:{training.base}" if training.base else None
+        self._say(first, h.MSG_RESTORED, attempt=training.attempt, base=base, restore_s=script.restore_s)
+        self._stage.after(script.step_s, lambda: self._progress(training))
+        self._stage.after(script.save_every_s, lambda: self._save_again(training))
+        self._stage.after((script.steps - training.base) * script.step_s, lambda: self._finish(training))
+        failures = self._failures.get(training.job, 0)
+        if failures < len(script.fails_at):
+            self._failures[training.job] = failures + 1
+            delay_s = max(script.fails_at[failures] - training.base, 0) * script.step_s + 0.0071
+            self._stage.after(delay_s, lambda: self.crash(first))
+
+    def _step(self, training: Training) -> int:
+        if training.since is None:
+            return training.base
+        script = self._script(training.job)
+        done = int((self._stage.now() - training.since) / script.step_s + 1e-9)
+        return min(training.base + done, script.steps)
+
+    def _stands(self, training: Training) -> bool:
+        return training.over or any(a.frozen for a in training.crew)
+
+    def _progress(self, training: Training) -> None:
+        script = self._script(training.job)
+        if training.over:
+            return
+        for agent in training.crew:
+            if not self._stands(training):
+                step, first = self._step(training), training.since
+                told = {"attempt": training.attempt, "step": step, "total": script.steps, "metrics": {"loss": 0.5}}
+                if first is not None:
+                    self._say(agent, h.MSG_PROGRESS, first_step_at=first + script.step_s, **told)
+        self._stage.after(script.progress_s, lambda: self._progress(training))
+
+    def _save_again(self, training: Training) -> None:
+        if not training.over:
+            self._save(training)
+            self._stage.after(self._script(training.job).save_every_s, lambda: self._save_again(training))
+
+    def _save(self, training: Training) -> None:
+        step = self._step(training)
+        published = self.published.setdefault(training.job, [])
+        if self._stands(training) or step <= training.base or (training.attempt, step) in published:
+            return
+        if published and published[-1][0] > training.attempt:
+            return  # a newer attempt has frozen the lineage
+        published.append((training.attempt, step))
+        first = min(training.crew, key=lambda a: a.rank or 0)
+        self._say(first, h.MSG_SAVED, attempt=training.attempt, step=step, bytes=100, save_s=0.2, stall_s=0.1)
+
+    def _finish(self, training: Training) -> None:
+        if training.over:
+            return
+        if self._stands(training):
+            self._stage.after(1.0109, lambda: self._finish(training))
+            return
+        training.over = True
+        for place, agent in enumerate(training.crew):
+            self._end(agent, training, h.OUTCOME_OK, place * self._script(training.job).spread_s + 0.0113)
+
+    def _stop_ranks(self, agent: Agent, training: Training, *, save: bool) -> None:
+        if save:
+            self._save(training)
+        training.over = True
+        self._end(agent, training, h.OUTCOME_SAVED if save else h.OUTCOME_STOPPED, 0.1511)
+
+    def crash(self, agent: Agent) -> None:
+        """The user's program fails there; the others follow."""
+        training = agent.running
+        if training is None or training.over:
+            return
+        training.over = True
+        for place, one in enumerate([agent, *(a for a in training.crew if a is not agent)]):
+            self._end(one, training, h.OUTCOME_FAILED, place * self._script(training.job).crash_s + 0.0127, rc=1)
+
+    def _drop_ranks(self, agent: Agent) -> None:
+        """Its ranks are gone with it; the others crash for want of them."""
+        training, agent.running = agent.running, None
+        if training is None or training.over:
+            return
+        training.over = True
+        for place, one in enumerate(a for a in training.crew if a is not agent):
+            self._end(one, training, h.OUTCOME_FAILED, (place + 1) * self._script(training.job).crash_s, rc=1)
+
+    def _fail(self, agent: Agent, training: Training) -> None:
+        self._end(agent, training, h.OUTCOME_FAILED, 0.0131, rc=1)
+
+    def _end(self, agent: Agent, training: Training, outcome: str, delay_s: float, rc: int = 0) -> None:
+        script, step = self._script(training.job), self._step(training)
+        done = step - training.base
+        told = {
+            "attempt": training.attempt, "outcome": outcome, "rc": rc, "step": step, "total": script.steps,
+            "first_step_at": None if training.since is None or not done else training.since + script.step_s,
+            "last_step_at": self._stage.now() if done else None, "steps_done": done,
+        }  # fmt: skip
+
+        def tell() -> None:
+            if agent.running is training:
+                agent.running = None
+                self._say(agent, h.MSG_ENDED, **told)
+
+        self._later(agent, delay_s, tell)
+
+    # --- Notices ----------------------------------------------------------------------------------------------------
+
+    def warn(self, machine: Machine) -> None:
+        """The machine's own metadata service tells of its end."""
+        agent = self.agents[machine.instance]
+        if agent.joined and machine.deadline is not None:
+            told = {"notice": "terminate", "deadline": machine.deadline}
+            self._later(agent, 0.1103, lambda: self._say(agent, h.MSG_NOTICE, **told))
