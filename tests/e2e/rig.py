@@ -225,6 +225,16 @@ class Rig:
         """One call of the box."""
         return asyncio.run(rpc.call(self.box_home, method, params))
 
+    def box_comes_back(self) -> None:
+        """Until the box serves again: whoever calls it next starts it, the server does so every few seconds."""
+
+        def serves() -> bool:
+            with contextlib.suppress(OSError, EverstepError):
+                return bool(self.box("status"))
+            return False
+
+        self.wait_for(serves, "box that serves")
+
     def box_pid(self) -> int:
         """Process of the box."""
         return int(self.box("status")["pid"])

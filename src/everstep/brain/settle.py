@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from everstep.brain.lifecycle.gang import AGENT_KILLED
 from everstep.model.causes import Cause, InstanceEnd, NoticeKind
 from everstep.model.events import CauseSettled
 from everstep.model.handshake import OUTCOME_FAILED
@@ -59,6 +60,8 @@ def _stopped(attempt: AttemptState) -> tuple[Cause, str] | None:
 
 def _lost(machines: list[InstanceState], attempt: AttemptState) -> tuple[Cause, str] | None:
     for m in machines:
+        if attempt.ended.get(m.token) == AGENT_KILLED:
+            return Cause.NODE_LOSS, f"{m.instance}: its agent was killed, and its ranks with it"
         if m.end in (InstanceEnd.LOST, InstanceEnd.BOOT_FAILED):
             return Cause.NODE_LOSS, f"{m.instance}: {m.end.value}, says the provider"
         if m.silent:

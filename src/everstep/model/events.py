@@ -329,6 +329,7 @@ class RanksEnded(Event):
         step, total: last progress.
         first_step_at, last_step_at, steps_done, stall_s: what the ranks measured, for the account of useful work.
         tail: last lines of the failed rank.
+        agent_killed: they did not end by themselves; their agent was killed, and they with it.
     """
 
     instance: InstanceId
@@ -344,6 +345,7 @@ class RanksEnded(Event):
     steps_done: int = 0
     stall_s: float = 0.0
     tail: str = ""
+    agent_killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

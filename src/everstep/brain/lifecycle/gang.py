@@ -32,6 +32,8 @@ N = TypeVar("N", int, float)
 G = GangPhase
 LOST = "lost"
 """Outcome of a member whose machine went away before its ranks could say how they ended."""
+AGENT_KILLED = "agent_killed"
+"""Outcome of a member whose ranks died with their agent: nothing that the user's program did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ def _figures(a: AttemptState, e: RanksEnded) -> AttemptState:
 def _ranks_ended(a: AttemptState, t: Told[RanksEnded], now: float) -> AttemptState:
     if t.token in a.ended and a.ended[t.token] != LOST:
         return a
-    a = replace(_figures(a, t.event), ended={**a.ended, t.token: t.event.outcome})
+    outcome = AGENT_KILLED if t.event.agent_killed else t.event.outcome
+    a = replace(_figures(a, t.event), ended={**a.ended, t.token: outcome})
     if a.phase is G.ENDED:
         return a
     everyone = set(a.ended) >= set(a.members)

@@ -245,7 +245,8 @@ def _fail(state: JobState, why: str, now: float, rc: int = 1) -> JobState:
         state,
         goal=Goal.FAIL,
         why=why,
-        exit_code=rc or 1,
+        # A signal as shells tell it: nobody can exit with a negative code.
+        exit_code=128 - rc if rc < 0 else rc or 1,
         keep_until=now + keep if keep > 0 else None,
         kept_from=now if keep > 0 else None,
         kept_to=None,
