@@ -60,6 +60,7 @@ class Agent:
         self.running = False
         self.step = 0
         self.saved_step = 0
+        self.answered_at = 0.0
         self.doomed = False
         self.gone = False
         self.finishing = False
@@ -208,7 +209,8 @@ class Agent:
             self._loop.call_later(self._backoff.next_s(), self._again)
             return
         self._backoff.reset()
-        ack, now, telemetry, journalled = json.loads(body)["ack"], time.time(), 0, 0
+        self.answered_at = time.time()
+        ack, now, telemetry, journalled = json.loads(body)["ack"], self.answered_at, 0, 0
         while self._outbox and self._outbox[0][0] <= ack:
             _, put_at, message = self._outbox.pop(0)
             if message["kind"] in _TELEMETRY:

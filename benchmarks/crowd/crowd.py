@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,7 @@ class Second:
 
     telemetry: int = 0
     journalled: int = 0
+    posts: int = 0
     acks_s: list[float] = field(default_factory=list)
     effects_s: list[float] = field(default_factory=list)
     submits_s: list[float] = field(default_factory=list)
@@ -65,18 +68,19 @@ class Crowd:
 
     Attributes:
         seconds: measurements by whole UTC second.
+        token: the user's, once the server has made it.
         acked: journalled messages that were acknowledged: (job, instance, kind, attempt, step, UTC seconds).
     """
 
-    def __init__(self, socket_path: Path, mix: Mix, *, token: str, port: int) -> None:
+    def __init__(self, socket_path: Path, mix: Mix, *, port: int) -> None:
         self.mix = mix
         self.agents: dict[str, Agent] = {}
         self.jobs: dict[str, list[Agent]] = {}
         self.seconds: dict[int, Second] = {}
         self.acked: list[tuple[str, str, str, int | None, int | None, float]] = []
         self.submitted = 0
+        self.token = ""
         self._socket_path = socket_path
-        self._token = token
         self._port = port
         self._machines: dict[str, dict[str, Any]] = {}
         self._server: asyncio.Server | None = None
@@ -152,6 +156,10 @@ class Crowd:
             for writer in self._writers:
                 writer.write(line)
 
+    def remember(self, machines: Iterable[dict[str, Any]]) -> None:
+        """Machines of former days: the provider lists them, but no agent runs on them."""
+        self._machines.update({machine["id"]: machine for machine in machines})
+
     # --- What agents need -------------------------------------------------------------------------------------------
 
     async def connect(self, channel: Channel) -> None:
@@ -163,6 +171,7 @@ class Crowd:
         second = self._second()
         second.telemetry += telemetry
         second.journalled += journalled
+        second.posts += 1
 
     def said(self) -> None:
         """See ``World``."""
@@ -209,7 +218,7 @@ class Crowd:
                 return False
             began = time.time()
             answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            request = whole(head("POST", "/api/v1/jobs", self._token), body)
+            request = whole(head("POST", "/api/v1/jobs", self.token), body)
             self._user.request(request, lambda status, _: answer.set_result(status))
             status = await answer
         if status == 200:
@@ -280,6 +289,14 @@ class Crowd:
         self._noticed[victim.job] = (time.time(), victim.instance)
         victim.notice(self.mix.notice_s)
         asyncio.get_running_loop().call_later(self.mix.notice_s, self._end, victim.instance, "preempted")
+
+    def between(self, begin: float, end: float) -> list[Second]:
+        """The whole seconds within a span of UTC seconds; those in which nothing happened included."""
+        return [self.seconds.get(at, Second()) for at in range(math.ceil(begin), int(end))]
+
+    def heard_since(self, at: float) -> int:
+        """Agents with an answer to a report since then."""
+        return sum(1 for agent in self.agents.values() if agent.answered_at > at)
 
     @property
     def running(self) -> int:
