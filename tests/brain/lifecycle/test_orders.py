@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from everstep.brain.lifecycle import orders, transition
+from everstep.brain.lifecycle.orders import outputs_due
+from everstep.model import handshake as h
+from everstep.model.events import CancelRequested, ExecRequested, PauseRequested, RanksEnded
+from everstep.model.ids import InstanceId, VolumeId
+from everstep.model.job import InstanceState, JobState
+from everstep.model.task import CheckpointSpec
+from tests.brain.making import fold, fresh, machine, prepared, running
+
+I1, I2 = InstanceId("i-1"), InstanceId("i-2")
+
+
+def first(state: JobState) -> InstanceState:
+    return next(iter(state.instances.values()))
+
+
+def test_the_document_goes_through_the_wire_and_has_every_key_of_the_handshake() -> None:
+    names = {value for key, value in vars(h).items() if key.startswith("ORDERS_")} - {h.ORDERS_VERSION}
+    for state in (prepared(2), running(2), transition(running(), PauseRequested("u"), 1.0)):
+        document = orders(state, first(state))
+        assert set(document) == names
+        assert json.loads(json.dumps(document)) == document
+
+
+def test_a_machine_is_led_from_prepare_to_run_and_release() -> None:
+    joined = fold(fresh(2), machine(1)[:3])
+    phases = [orders(s, first(s))[h.ORDERS_PHASE] for s in (joined, prepared(2), running(2))]
+    assert phases == [h.PHASE_PREPARE, h.PHASE_CHECK, h.PHASE_RUN]
+    over = fold(running(), [RanksEnded(I1, 1, "ok")])
+    assert orders(over, first(over))[h.ORDERS_PHASE] == h.PHASE_RELEASE
+
+
+def test_every_node_knows_all_others_and_the_port_that_the_master_holds() -> None:
+    state = running(2)
+    documents = [orders(state, m) for m in state.instances.values()]
+    assert [d[h.ORDERS_NODE_RANK] for d in documents] == [0, 1]
+    assert documents[0][h.ORDERS_PEERS] == documents[1][h.ORDERS_PEERS]
+    assert documents[1][h.ORDERS_MASTER] == {"address": "10.0.0.1", "port": 9001}
+    assert documents[0][h.ORDERS_HAZARD_PER_H] > 0
+
+
+@pytest.mark.parametrize(("event", "save"), [(PauseRequested("u"), True), (CancelRequested("u"), False)])
+def test_a_pause_saves_first_and_a_cancel_does_not(event: PauseRequested | CancelRequested, save: bool) -> None:
+    state = transition(running(stop_grace_s=20.0), event, 1.0)
+    stop = orders(state, first(state))[h.ORDERS_STOP]
+    assert (stop["save"], stop["grace_s"]) == (save, 20.0 if save else 0.0)
+
+
+def test_commands_beside_the_ranks_are_for_the_attempt_in_which_they_were_asked() -> None:
+    state = transition(running(), ExecRequested("u", "e1", "ls"), 1.0)
+    assert orders(state, first(state))[h.ORDERS_EXEC] == [{"id": "e1", "command": "ls"}]
+
+
+def test_secrets_go_by_name() -> None:
+    state = running(secret_names=("TOKEN",), envs={"A": "1"})
+    spec = orders(state, first(state))[h.ORDERS_SPEC]
+    assert (spec[h.SPEC_SECRET_NAMES], spec[h.SPEC_ENVS]) == (["TOKEN"], {"A": "1"})
+
+
+def done(nodes: int, *, shared: bool, **fields: object) -> list[bool]:
+    """Which nodes bring outputs home after success."""
+    state = running(nodes, **fields)
+    if not shared:
+        unshared = {t: replace(m, shared_folder="", volume=VolumeId(t)) for t, m in state.instances.items()}
+        state = replace(state, instances=unshared)
+    state = fold(state, [RanksEnded(InstanceId(f"i-{n}"), 1, "ok") for n in range(1, nodes + 1)])
+    return [outputs_due(state, m) for m in state.instances.values()]
+
+
+def test_who_brings_what_home() -> None:
+    named = {"outputs": ("out",)}
+    assert done(2, shared=True) == [False, False]
+    assert done(2, shared=True, **named) == [True, False]
+    assert done(2, shared=False, **named) == [True, True]
+    assert done(2, shared=False, checkpoint=CheckpointSpec(dir="ckpt")) == [True, True]
+
+
+def test_nothing_is_brought_home_after_a_cancel_or_while_a_disk_keeps_it() -> None:
+    cancelled = transition(running(outputs=("out",)), CancelRequested("u"), 1.0)
+    assert not outputs_due(cancelled, first(cancelled))
+    state = transition(running(outputs=("out",)), PauseRequested("u"), 1.0)
+    assert outputs_due(state, first(state))
+    assert not outputs_due(state, replace(first(state), volume=VolumeId("v-1")))
