@@ -7,13 +7,13 @@ what to lease, end and conclude. Both are pure: the live loop and the simulator 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from everstep.brain import guard
 from everstep.brain.economics.ledger import cost_usd
+from everstep.brain.hopeless import hopeless
 from everstep.brain.lifecycle import orders, transition
 from everstep.brain.release import dead_volumes, leavers, next_look
 from everstep.brain.select import DEFAULT, Choice, Need
@@ -38,7 +38,6 @@ from everstep.model.job import GangPhase, Goal, InstancePhase, JobPhase, JobStat
 from everstep.model.offers import Offer, Pool
 from everstep.model.task import OnNoCapacity
 
-_FATAL = ("bad_request",)
 _DISK_PAUSE_S = 10.0
 
 
@@ -181,17 +180,8 @@ class _Planner:
 
     def _conclude_hopeless(self) -> None:
         job = self.job
-        machines = [m for m in job.instances.values() if m.launch_no > job.old_launches]
-        refused = [m for m in machines if m.phase is InstancePhase.REFUSED and m.failure.startswith(_FATAL)]
-        if refused and job.phase is JobPhase.ACQUIRING:
-            text = f"the provider refuses the request: {refused[-1].failure}"
-            self._note(GaveUp(text), text)
-            return
-        failed = [m for m in machines if m.failure.startswith("setup exited") and m.ready_at is None]
-        # The machines of a gang fail together: what counts is how often one place was tried.
-        tries = max(Counter(m.slot for m in failed).values(), default=0)
-        if tries > job.task.recovery.max_restarts:
-            text = f"{failed[-1].instance}: {failed[-1].failure}"
+        text = hopeless(job)
+        if text:
             self._note(GaveUp(text), text)
             return
         limit_s = job.task.recovery.max_wait_s
@@ -229,21 +219,31 @@ class _Planner:
         return open_phase and job.goal is Goal.RUN and not job.quarantined
 
     def _fill_slots(self) -> None:
+        """A gang is leased whole or not at all: machines that wait for others cost, and keep them from other jobs."""
+        picks: list[tuple[Slot, Offer, str]] = []
+        dry: list[tuple[Slot, Choice]] = []
         for slot in self._vacant():
-            choice = self._choose(slot)
+            choice = self._choose(slot, [offer for _, offer, _ in picks])
             self.candidates.extend(c for c in choice.candidates if c not in self.candidates)
             if choice.offer is None:
-                if self._cannot_fill(slot, choice):
-                    return
+                dry.append((slot, choice))
                 continue
-            pool = choice.offer.pool
-            per_minute = max(self.snapshot.settings.launches_per_minute, 1)
-            credit_at = self.snapshot.pools.credit_at(pool, self.now, per_minute, self.planned.get(pool, 0))
-            if credit_at > self.now:
-                self._waiting(f"pool {pool} has no launch credit", credit_at)
-            elif self._launch(slot, choice.offer, self.job.launches + len(self._launches()) + 1):
-                self.planned[pool] = self.planned.get(pool, 0) + 1
-                self.reasons.append(f"slot {slot}: {pool} at ${choice.offer.price_usd_per_h:.4f}/h: {choice.reason}")
+            picks.append((slot, choice.offer, choice.reason))
+        if dry:
+            self._cannot_fill(dry, found=len(picks))
+            return
+        for slot, offer, reason in picks:
+            self._lease(slot, offer, reason)
+
+    def _lease(self, slot: Slot, offer: Offer, reason: str) -> None:
+        pool = offer.pool
+        per_minute = max(self.snapshot.settings.launches_per_minute, 1)
+        credit_at = self.snapshot.pools.credit_at(pool, self.now, per_minute, self.planned.get(pool, 0))
+        if credit_at > self.now:
+            self._waiting(f"pool {pool} has no launch credit", credit_at)
+        elif self._launch(slot, offer, self.job.launches + len(self._launches()) + 1):
+            self.planned[pool] = self.planned.get(pool, 0) + 1
+            self.reasons.append(f"slot {slot}: {pool} at ${offer.price_usd_per_h:.4f}/h: {reason}")
 
     def _vacant(self) -> list[Slot]:
         """Slots without a machine that can be counted on, or that is on its way."""
@@ -263,7 +263,7 @@ class _Planner:
         elif job.attempt is not None and job.attempt.failed and job.attempt.settled_at is None and not self._vacant():
             self.wait = f"finding out why attempt {job.attempt.no} ended"
 
-    def _choose(self, slot: Slot) -> Choice:
+    def _choose(self, slot: Slot, picked: Sequence[Offer]) -> Choice:
         job = self.job
         group = job.task.gang.groups[slot.group]
         need = Need(
@@ -275,14 +275,15 @@ class _Planner:
             on_no_capacity=job.task.recovery.on_no_capacity,
             cooldown_s=job.task.recovery.cooldown_s,
             must_on_demand=guard.must_on_demand(job, self.snapshot.heard, self.now),
-            zones=self._zones(slot, group.zones),
-            regions=self._regions(group.zones),
+            zones=self._zones(slot, group.zones, picked),
+            regions=self._regions(group.zones, picked),
         )
         offers = [o for o in self.snapshot.offers if group.machine.fits(o)]
         if group.zones is ZoneRule.SAME_ZONE and not need.zones:
             offers = _roomy(offers, len(self._vacant())) or offers
-        inflight = {p: self.snapshot.inflight.get(p, 0) + n for p, n in self.planned.items()}
-        inflight = {**self.snapshot.inflight, **inflight}
+        inflight = dict(self.snapshot.inflight)
+        for pool, count in (*self.planned.items(), *((o.pool, 1) for o in picked)):
+            inflight[pool] = inflight.get(pool, 0) + count
         selector = self.snapshot.selectors.get(job.task.policy or DEFAULT)
         if selector is None:
             return Choice(None, (), f"there is no policy named '{job.task.policy}'")
@@ -291,19 +292,18 @@ class _Planner:
         rng = Random(f"{self.seed}/{slot}")
         return selector.choose(need, offers, beliefs=self.snapshot.pools, inflight=inflight, now=self.now, rng=rng)
 
-    def _others(self) -> list[Offer]:
-        """What the rest of the gang runs on, what is being launched just now included."""
-        held = [m.offer for m in self.job.instances.values() if not m.doomed]
-        return held + [e.offer for e in self._launches()]
+    def _others(self, picked: Sequence[Offer]) -> list[Offer]:
+        """What the rest of the gang runs on, what has been picked just now included."""
+        return [m.offer for m in self.job.instances.values() if not m.doomed] + list(picked)
 
-    def _zones(self, slot: Slot, rule: ZoneRule) -> frozenset[str]:
+    def _zones(self, slot: Slot, rule: ZoneRule, picked: Sequence[Offer]) -> frozenset[str]:
         disk = self._disk(slot)
         if disk is not None and disk.failed_at is None:
             return frozenset((disk.zone,))  # a disk attaches in its own zone only
-        return frozenset(o.zone for o in self._others()) if rule is ZoneRule.SAME_ZONE else frozenset()
+        return frozenset(o.zone for o in self._others(picked)) if rule is ZoneRule.SAME_ZONE else frozenset()
 
-    def _regions(self, rule: ZoneRule) -> frozenset[str]:
-        return frozenset(o.region for o in self._others()) if rule is ZoneRule.SAME_REGION else frozenset()
+    def _regions(self, rule: ZoneRule, picked: Sequence[Offer]) -> frozenset[str]:
+        return frozenset(o.region for o in self._others(picked)) if rule is ZoneRule.SAME_REGION else frozenset()
 
     def _launch(self, slot: Slot, offer: Offer, launch_no: int) -> bool:
         job = self.job
@@ -359,21 +359,25 @@ class _Planner:
         self.reasons.append(f"slot {slot}: a disk in {offer.zone} that outlives its machines")
         self.wait = f"the disk of slot {slot} is being made"
 
-    def _cannot_fill(self, slot: Slot, choice: Choice) -> bool:
-        """Waits, or gives up: then nothing is launched for the other slots either, and True is returned."""
+    def _cannot_fill(self, dry: Sequence[tuple[Slot, Choice]], *, found: int) -> None:
+        """Waits for what is missing, or gives up."""
+        slot, choice = dry[0]
         if self.job.task.recovery.on_no_capacity is OnNoCapacity.FAIL and not self._someone_comes():
-            self.effects = [e for e in self.effects if not isinstance(e, Launch | EnsureVolume)]
             text = f"slot {slot}: {choice.reason} (recovery.on_no_capacity is fail)"
             self._note(GaveUp(text), text)
             self.wakes.append(self.now)
-            return True
-        disk = self._disk(slot)
-        if disk is not None and disk.volume is not None and not self._was_used(disk):
-            # Nothing is on it yet: it must not tie the job to a zone that is dry.
-            self.effects.append(DeleteVolume(self.job.id, VolumeDeleteIntended(disk.volume)))
-            self.reasons.append(f"delete disk {disk.volume}: unused, in a zone without capacity")
-        self._waiting(f"{choice.reason} ({len(choice.candidates)} pools looked at)", choice.retry_at)
-        return False
+            return
+        for empty, _ in dry:
+            disk = self._disk(empty)
+            if disk is not None and disk.volume is not None and not self._was_used(disk):
+                # Nothing is on it yet: it must not tie the job to a zone that is dry.
+                self.effects.append(DeleteVolume(self.job.id, VolumeDeleteIntended(disk.volume)))
+                self.reasons.append(f"delete disk {disk.volume}: unused, in a zone without capacity")
+        looked = len(choice.candidates)
+        why = f"{choice.reason} ({looked} pool{'' if looked == 1 else 's'} looked at)"
+        if found:
+            why += f"; {found} of the {found + len(dry)} machines that are missing could be had, all are wanted at once"
+        self._waiting(why, min((c.retry_at for _, c in dry if c.retry_at is not None), default=None))
 
     def _was_used(self, disk: VolumeState) -> bool:
         return any(m.volume == disk.volume and m.started_at is not None for m in self.job.instances.values())
