@@ -19,7 +19,7 @@ DROUGHT_AT_H, DROUGHT_END_H, _TRACE_H = 10.0, 30.0, 36.0
 """From the first launch, in hours of the trace: when all spot capacity of all zones goes, and when it is back."""
 
 DROUGHT_AT_S = DROUGHT_AT_H * TRACE_HOUR_S
-USEFUL_S = 118.0
+USEFUL_S = 130.0
 """Training time aimed at: long enough to live through the drought, short enough for a run of three minutes."""
 LONGEST_S = 420.0
 """A run that takes longer than this is given up."""
@@ -43,10 +43,10 @@ class Fault:
 
 
 FAULTS = (
-    Fault(Kind.CHILD, 0.10),
-    Fault(Kind.SERVER, 0.22),
-    Fault(Kind.MASTER, 0.33),
-    Fault(Kind.NODE, 0.47),
+    Fault(Kind.CHILD, 0.09),
+    Fault(Kind.SERVER, 0.20),
+    Fault(Kind.MASTER, 0.31),
+    Fault(Kind.NODE, 0.44),
 )
 DROUGHT = "a drought: every spot machine is taken back, none is to be had"
 SERVER_AWAY_S = 3.0
