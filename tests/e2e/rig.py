@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -153,6 +154,42 @@ class Rig:
         envs = {"TRAIL": str(self.trail_file), **keys.pop("envs", {})}
         return self.submit(run, num_nodes=nodes, envs=envs, **{"stop_grace": "5s", **keys})
 
+    def trainer(self, *, nodes: int = 1, options: str = "", **keys: Any) -> str:
+        """Submits ``scripts/trainer.py`` with one rank per node; the digest of its weights goes to ``digest_file``."""
+        run = f"exec {shlex.quote(sys.executable)} {shlex.quote(str(SCRIPTS / 'trainer.py'))} {options} "
+        run += f"--out {shlex.quote(str(self.digest_file))}"
+        keys = {"stop_grace": "5s", "checkpoint": {"every": "1s"}, "resources": {"ranks_per_node": 1}, **keys}
+        return self.submit(run, num_nodes=nodes, envs={"TRAIL": str(self.trail_file)}, **keys)
+
+    def undisturbed(self, *, nodes: int = 1, steps: int) -> str:
+        """Digest of the weights after a run without everstep around it: plain processes, nothing goes wrong."""
+        folder = self.folder / "undisturbed"
+        folder.mkdir()
+        command = [sys.executable, str(SCRIPTS / "trainer.py"), "--steps", str(steps), "--step-s", "0"]
+        command += ["--out", str(folder / "digest.txt")]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = []
+        for rank in range(nodes):
+            env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(nodes), "TRAIL": str(folder / "trail.jsonl")}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+            env |= {"EVERSTEP_CHECKPOINT_DIR": str(folder / "checkpoints"), "EVERSTEP_CHECKPOINT_SHARED": "1"}
+            ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL))
+        try:
+            codes = [rank.wait(PATIENCE_S) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        assert codes == [0] * nodes
+        return (folder / "digest.txt").read_text()
+
+    @property
+    def digest_file(self) -> Path:
+        """Where ``trainer`` leaves the digest of its weights."""
+        return self.folder / "digest.txt"
+
     def trail(self, what: str = "") -> list[Line]:
         """What the scripts did so far."""
         try:
@@ -221,7 +258,7 @@ class Rig:
 
     # --- the box -----------------------------------------------------------------------------------------------------
 
-    def box(self, method: str, **params: Any) -> Any:
+    def box(self, method: str, /, **params: Any) -> Any:
         """One call of the box."""
         return asyncio.run(rpc.call(self.box_home, method, params))
 
