@@ -39,6 +39,8 @@ class Engine:
         deployment: goes into every token and every seed.
         start: UTC seconds.
         strict: raise on a move that no table lists instead of quarantining the job.
+        timeline: instead of a new one that begins at ``start``.
+        core: instead of a new one, for example one that records.
 
     Attributes:
         timeline: the clock; also where worlds plan what happens.
@@ -57,11 +59,12 @@ class Engine:
         selectors: Mapping[str, Selector] | None = None,
         strict: bool = True,
         timeline: Timeline | None = None,
+        core: Core | None = None,
     ) -> None:
         """See the class."""
         self.timeline = timeline or Timeline(start)
         self.options = options or Options()
-        self.core = Core(deployment, settings=self.options.settings, selectors=selectors, strict=strict)
+        self.core = core or Core(deployment, settings=self.options.settings, selectors=selectors, strict=strict)
         self.journal: list[Line] = []
         self.ended: dict[JobId, JobState] = {}
         self.troubles: dict[str, str] = {}

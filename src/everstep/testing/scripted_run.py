@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from everstep.brain.plan import Settings
 from everstep.control.controller import LOOP, Controller, Options
+from everstep.control.core import Core
 from everstep.model.errors import Conflict, NotFound
 from everstep.model.events import (
     CancelRequested,
@@ -27,6 +28,7 @@ from everstep.ports import Provider, Store
 from everstep.sim.engine import Engine
 from everstep.sim.strand import Timeline
 from everstep.store.memory import MemoryStore
+from everstep.testing.recording import RecordingCore, Row
 from everstep.testing.scripted import Fault, FaultKind, Request, ScriptedWorld
 from everstep.testing.scripted_agents import Agent, ScriptedAgents
 from everstep.testing.scripted_cloud import Machine, ScriptedProvider, Stage
@@ -145,12 +147,17 @@ def _options(world: ScriptedWorld) -> Options:
     return Options(poll_s=world.poll_s, offers_s=world.offers_s, settings=Settings())
 
 
-def play_on_heap(world: ScriptedWorld, *, strict: bool = True) -> Played:
+def play_on_heap(world: ScriptedWorld, *, strict: bool = True, core: Core | None = None) -> Played:
     """Runs the world under the simulator's heap."""
     timeline = Timeline(START)
     provider = ScriptedProvider(world, timeline)
     engine = Engine(
-        {provider.name: provider}, deployment=DEPLOYMENT, timeline=timeline, options=_options(world), strict=strict
+        {provider.name: provider},
+        deployment=DEPLOYMENT,
+        timeline=timeline,
+        options=_options(world),
+        strict=strict,
+        core=core,
     )
     play = ScriptedPlay(world, timeline, provider, ScriptedAgents(world, timeline, engine.desk))
     engine.begin()
@@ -278,3 +285,10 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [rounded(v) for v in value]
     return value
+
+
+def record(world: ScriptedWorld) -> list[Row]:
+    """A recording of the world, made on the heap."""
+    core = RecordingCore(DEPLOYMENT, strict=True)
+    played = play_on_heap(world, core=core)
+    return core.recording(played.states)
