@@ -139,6 +139,7 @@ class ProcessMachines:
 
     def _environment(self, record: InstanceRecord, root: Path, user_data: Mapping[str, str]) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
+        env["PATH"] = _path_with_our_python(env.get("PATH", os.defpath))
         if record.market != Market.STATIC:
             # A machine of a cloud has a home of its own; a workstation is itself. Packages of the user stay visible.
             home = root / "home"
@@ -238,3 +239,9 @@ def sweep(home: Path) -> int:
 def _through(server: str, port: int) -> str:
     """The server's URL with the gateway in place of host and port."""
     return urlsplit(server)._replace(netloc=f"127.0.0.1:{port}").geturl()
+
+
+def _path_with_our_python(path: str) -> str:
+    """``python`` in a task is the Python that everstep runs in, with the packages beside it, activated or not."""
+    ours = os.path.dirname(sys.executable)
+    return path if ours in path.split(os.pathsep) else os.pathsep.join((ours, path))
