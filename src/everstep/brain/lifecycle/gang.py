@@ -150,6 +150,15 @@ def _lease(a: AttemptState, t: Told[LeaseExpired], now: float) -> AttemptState:
     return _finish(a, now, failed=True, hint="lease expired")
 
 
+def _lease_told(a: AttemptState, t: Told[LeaseExpired], now: float) -> AttemptState:
+    return _late_lease(a)
+
+
+def _late_lease(a: AttemptState) -> AttemptState:
+    """The ranks told their end first; this is why they ended."""
+    return replace(a, hint="lease expired") if a.failed and a.settled_at is None else a
+
+
 def _member_lost(a: AttemptState, t: Told[Event], now: float) -> AttemptState:
     if a.ended.get(t.token) == OUTCOME_OK:
         return a  # its ranks were through already: a machine that goes away afterwards takes nothing with it
@@ -196,7 +205,7 @@ GANG_TABLE: dict[tuple[GangPhase, type[Event]], Move[AttemptState, GangPhase]] =
     **rows((G.STOPPING,), (RanksEnded, *_LOSSES), _member_ended, (G.STOPPING, G.ENDED)),
     **rows((G.ENDED,), (RanksEnded, *_LOSSES), _member_ended),
     **rows(_ACTIVE, (LeaseExpired,), _lease, (G.ENDED,)),
-    **rows((G.ENDED,), (LeaseExpired,), _same),
+    **rows((G.ENDED,), (LeaseExpired,), _lease_told),
     **rows((G.CHECKING, G.STOPPING), (AttemptOverdue,), _overdue, (G.ENDED,)),
     **rows((G.RUNNING, G.ENDED), (AttemptOverdue,), _same),
     # The cause may be settled long after the next attempt began.
@@ -219,7 +228,7 @@ def begin_stop(attempt: AttemptState, hint: str, now: float) -> AttemptState:
     return replace(attempt, phase=G.STOPPING, hint=hint)
 
 
-def figures(attempt: AttemptState, event: RanksEnded) -> AttemptState:
-    """An old attempt with what its ranks measured, told after its successor began: for the account alone."""
-    after = _figures(attempt, event)
+def late_word(attempt: AttemptState, event: RanksEnded | LeaseExpired) -> AttemptState:
+    """An old attempt, told after its successor began what its ranks measured (for the account) or why they stopped."""
+    after = _late_lease(attempt) if isinstance(event, LeaseExpired) else _figures(attempt, event)
     return attempt if after == attempt else after

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from everstep.brain.lifecycle import disks
 from everstep.brain.lifecycle.beginning import begin, may_begin, ranked, replacements_ready
-from everstep.brain.lifecycle.gang import GANG_TABLE, begin_stop, figures, gang_step
+from everstep.brain.lifecycle.gang import GANG_TABLE, begin_stop, gang_step, late_word
 from everstep.brain.lifecycle.instance import INSTANCE_EVENTS, instance_step
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import Cause, NoticeKind
@@ -100,7 +100,7 @@ def transition(state: JobState, event: Event, now: float) -> JobState:
         UnlistedTransition: a table does not list this event for the present phase.
     """
     if _stale(state, event):
-        return _late_figures(state, event)
+        return _late_word(state, event)
     move = look_up(JOB_TABLE, state.phase, event, f"job {state.id}")
     told = _crowned(state, _machines_and_gang(state, event, now))
     after = _follow(move.do(told, event, now), now)
@@ -122,15 +122,15 @@ def _stale(state: JobState, event: Event) -> bool:
     return attempt is not None and not isinstance(event, CauseSettled) and attempt != state.attempt_no
 
 
-def _late_figures(state: JobState, event: Event) -> JobState:
-    """A message of another attempt changes nothing (the fence) but what the bill knows of that attempt."""
+def _late_word(state: JobState, event: Event) -> JobState:
+    """A message of another attempt changes nothing (the fence) but what is known of that attempt: bill and cause."""
     attempt = next((a for a in state.attempts if a.no == getattr(event, "attempt", None)), None)
-    if attempt is None or not isinstance(event, RanksEnded):
+    if attempt is None or not isinstance(event, RanksEnded | LeaseExpired):
         return state
     teller = state.by_instance(event.instance)
     if teller is None or teller.token not in attempt.members:
         return state
-    after = figures(attempt, event)
+    after = late_word(attempt, event)
     return state if after is attempt else _with_attempt(state, after)
 
 
