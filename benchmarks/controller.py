@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import statistics
@@ -59,7 +60,9 @@ class Bench:
         self.command = f"python -m benchmarks controller -- {' '.join(given)}"
         self.ok = True
 
-    def report(self, case: str, values: Sequence[float], *, unit: str, reached: bool | None = None, **more: Any) -> None:
+    def report(
+        self, case: str, values: Sequence[float], *, unit: str, reached: bool | None = None, **more: Any
+    ) -> None:
         """Prints a result; ``reached`` tells whether its goal was."""
         if reached is not None:
             more["reached"] = reached
@@ -141,18 +144,21 @@ class Bench:
         rates = [float(s.telemetry + s.journalled) for s in steady]
         journalled = [float(s.journalled) for s in steady]
         self.report(
-            "messages", rates, unit="1/s", target=o.rate, reached=statistics.mean(rates) >= 0.98 * o.rate, agents=o.agents,
+            "messages", rates, unit="1/s", target=o.rate, reached=statistics.mean(rates) >= 0.98 * o.rate,
+            agents=o.agents,
             posts_per_s=statistics.mean(s.posts for s in steady), seconds=len(steady), agents_alive=len(crowd.agents),
         )  # fmt: skip
         self.report(
             "journalled messages", journalled, unit="1/s", target=o.journalled,
             reached=statistics.mean(journalled) >= 0.98 * o.journalled, mix=_mix_of(crowd),
         )  # fmt: skip
-        self._latency("event to effect: notice sent to save order at the other agent", steady, "effects_s", goal_ms=50.0)
+        self._latency(
+            "event to effect: notice sent to save order at the other agent", steady, "effects_s", goal_ms=50.0
+        )
         self._latency("event to durable: journalled message sent to acknowledged", steady, "acks_s", goal_ms=50.0)
         self._latency("submission, user API", steady, "submits_s")
         inside = [s for s in samples if any(a <= s.at <= b for a, b in spans)]
-        shares = [b.cpu_s - a.cpu_s for a, b in zip(inside, inside[1:], strict=False) if 0.9 < b.at - a.at < 1.2]
+        shares = [b.cpu_s - a.cpu_s for a, b in itertools.pairwise(inside) if 0.9 < b.at - a.at < 1.2]
         busy = [share for share in shares if share >= 0]
         self.report("server CPU", busy, unit="share of one core", core=o.server_core)
         self.report("fsync of 4 KiB beside the journal", [s.fsync_s * 1000 for s in inside], unit="ms")

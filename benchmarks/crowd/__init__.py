@@ -1,4 +1,4 @@
-"""A crowd of simulated agents, the cloud they live in, and the real server between them (see ``benchmarks.controller``).
+"""Simulated agents, the cloud they live in, and the real server between them (see ``benchmarks.controller``).
 
 One machine is one object with two sockets, so that a thousand of them fit on one core.
 """

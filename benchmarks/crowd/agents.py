@@ -1,8 +1,8 @@
 """One simulated agent: the handshake's conversation without any process behind it.
 
 It does what ``everstep.agent`` does towards the server: joins, holds a long poll for orders on one connection, sends
-what gathered in its outbox on the other as soon as the answer to the batch before is there, keeps everything until it is
-acknowledged, and comes back after an outage with the same messages.
+what gathered in its outbox on the other as soon as the answer to the batch before is there, keeps everything until it
+is acknowledged, and comes back after an outage with the same messages.
 """
 
 from __future__ import annotations

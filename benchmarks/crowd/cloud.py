@@ -57,7 +57,9 @@ class Cloud:
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:
         """Every type in every zone, spot and on demand; the price of one zone moves every ten seconds."""
         turn = int(time.time() / _PRICE_PERIOD_S)
-        return [_offer(z, t, m, turn) for z in range(ZONES) for t in range(TYPES) for m in (Market.SPOT, Market.ON_DEMAND)]
+        return [
+            _offer(z, t, m, turn) for z in range(ZONES) for t in range(TYPES) for m in (Market.SPOT, Market.ON_DEMAND)
+        ]
 
     async def launch(
         self, requests: Sequence[LaunchRequest], *, all_or_nothing: bool

@@ -206,8 +206,8 @@ class Crowd:
         self.submitted += 1
         group = SlotGroup("worker", MachineRequirement(machine_types=(machine_type(number),)), NODES)
         task = Task(
-            name=f"task-{number}", policy="rotate", run="torchrun train.py --epochs 90", gang=Gang((group,)), recovery=Recovery(cooldown_s=5.0),
-            envs={"DATA": "/shared/imagenet", "NCCL_DEBUG": "WARN"},
+            name=f"task-{number}", policy="rotate", run="torchrun train.py --epochs 90", gang=Gang((group,)),
+            recovery=Recovery(cooldown_s=5.0), envs={"DATA": "/shared/imagenet", "NCCL_DEBUG": "WARN"},
         )  # fmt: skip
         body = json.dumps({"task": to_dict(task)}).encode()
         async with self._user_lock:

@@ -26,7 +26,7 @@ from everstep.server import installation
 from everstep.store.registry import open_store
 
 _SAVES = 10
-_WRITTEN_TOGETHER = 20
+_TOGETHER = 50
 
 
 class _Clock:
@@ -53,13 +53,12 @@ class Past:
     def __init__(self, home: Path, *, nodes: int) -> None:
         self._deployment = installation.deployment(Home(home))
         self._nodes = nodes
-        self._clock = _Clock(time.time() - 40_000.0)
+        self._clock = _Clock(time.time() - 100_000.0)
         self._core = Core(self._deployment, strict=True)
         self._book = Book(self._core.states)
         self._store = open_store(f"sqlite:///{home / 'journal.db'}")
         # The name under which the server will take the lease: it need not wait for ours to run out.
         self._journal = Journal(self._store, clock=self._clock, holder=f"lock/{self._deployment}")
-        self._ended = 0
         self._jobs = 0
 
     async def write(self, *, finished: int, live: int, after_snapshot: int) -> list[dict[str, Any]]:
@@ -68,45 +67,55 @@ class Past:
         cloud = Cloud("")
         self._core.market.set_offers(await cloud.offers(OfferQuery()))
         self._core.market.shared_folders.update({o.zone: f"/shared/{o.zone}" for o in self._core.market.offers})
-        for _ in range(finished):
-            await self._job(ends=True)
-        jobs = [await self._job(ends=False) for _ in range(live)]
-        await self._flush()
+        for begin in range(0, finished, _TOGETHER):
+            await self._wave(min(_TOGETHER, finished - begin), ends=True)
+        jobs = [
+            job
+            for begin in range(0, live, _TOGETHER)
+            for job in await self._wave(min(_TOGETHER, live - begin), ends=False)
+        ]
         await self._journal.close(self._core, self._book)
         for number in range(after_snapshot if jobs else 0):
             self._save(jobs[number % len(jobs)], step=1000 + number)
-            if number % _WRITTEN_TOGETHER == 0:
+            if number % _TOGETHER == 0:
                 await self._flush()
         await self._flush()
         await self._store.close()
         return [self._machine(job, m) for job in jobs for m in self._core.states[job].instances.values()]
 
-    async def _job(self, *, ends: bool) -> JobId:
+    async def _wave(self, count: int, *, ends: bool) -> list[JobId]:
+        """Jobs that live through the same at the same time, so that they share transactions."""
+        jobs = [self._submit() for _ in range(count)]
+        await self._flush()
+        for job in jobs:
+            machines = [m.instance for m in self._core.states[job].instances.values() if m.instance is not None]
+            for told in (self._joined, self._ready, self._checked, self._started):
+                for instance in machines:
+                    self._tell(job, told(instance))
+            self._tell(job, ev.Restored(machines[0], 1, None, 0.5))
+            self._tell(job, ev.ProgressSeen(machines[0], 1, 1, 1000, self._clock.now()))
+            for step in range(_SAVES):
+                self._save(job, step=100 * step)
+            for instance in machines if ends else ():
+                through = ev.RanksEnded(instance, 1, OUTCOME_OK, 0, None, None, 1000, 1000, None, None, 1000, 0.0, "")
+                self._tell(job, through)
+            for instance in machines if ends else ():
+                self._tell(job, ev.ShutdownReported(instance, "normal"))
+        await self._flush()
+        return jobs
+
+    def _submit(self) -> JobId:
         self._jobs += 1
+        # A pool gives no more than so many machines a minute.
+        self._clock.at += 1.0
         job = JobId(f"j-{self._jobs:08d}")
         group = SlotGroup("worker", MachineRequirement(machine_types=(machine_type(self._jobs),)), self._nodes)
         task = Task(name=f"task-{self._jobs}", policy="rotate", run="torchrun train.py", gang=Gang((group,)))
         self._core.submit(ev.JobSubmitted(job, task, "default", "default"), self._clock.now())
-        await self._flush()
-        machines = [m.instance for m in self._core.states[job].instances.values() if m.instance is not None]
-        for told in (self._joined, self._ready, self._checked, self._started):
-            for instance in machines:
-                self._tell(job, told(instance))
-        self._tell(job, ev.Restored(machines[0], 1, None, 0.5))
-        self._tell(job, ev.ProgressSeen(machines[0], 1, 1, 1000, self._clock.now()))
-        for step in range(_SAVES):
-            self._save(job, step=100 * step)
-        if ends:
-            for instance in machines:
-                self._tell(job, ev.RanksEnded(instance, 1, OUTCOME_OK, 0, None, None, 1000, 1000, None, None, 1000, 0.0, ""))
-            for instance in machines:
-                self._tell(job, ev.ShutdownReported(instance, "normal"))
-        if self._jobs % _WRITTEN_TOGETHER == 0 or ends:
-            await self._flush()
         return job
 
     def _tell(self, job: JobId, event: ev.Event) -> None:
-        self._clock.at += 0.1
+        self._clock.at += 0.05
         self._core.handle(job, event, self._clock.now())
 
     def _save(self, job: JobId, *, step: int) -> None:

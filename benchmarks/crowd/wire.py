@@ -33,7 +33,8 @@ class Channel(asyncio.Protocol):
 
     def request(self, data: bytes, answer: Answer) -> None:
         """Sends a whole request."""
-        assert self._transport is not None and self._answer is None
+        assert self._transport is not None
+        assert self._answer is None
         self._answer = answer
         self._transport.write(data)
 

@@ -33,7 +33,7 @@ from everstep.model.events import (
     VolumeIntended,
 )
 from everstep.model.gang import Slot, ZoneRule
-from everstep.model.ids import JobId, launch_token
+from everstep.model.ids import InstanceId, JobId, launch_token
 from everstep.model.job import GangPhase, Goal, InstancePhase, JobPhase, JobState, VolumeState
 from everstep.model.offers import Offer, Pool
 from everstep.model.task import OnNoCapacity
@@ -130,12 +130,13 @@ class _Planner:
 
     def _conclude(self) -> None:
         job, settings = self.job, self.snapshot.settings
-        heard = {i: h.last for i, h in self.snapshot.heard.items()}
         for attempt in job.attempts:
-            verdict = settle(job, attempt, heard=heard, now=self.now, calm_s=settings.calm_s)
+            if attempt.phase is not GangPhase.ENDED or attempt.settled_at is not None:
+                continue
+            verdict = settle(job, attempt, heard=self._last_words(), now=self.now, calm_s=settings.calm_s)
             if verdict is not None:
                 self._note(verdict, f"attempt {attempt.no} ended by {verdict.cause.value}: {verdict.evidence}")
-            elif attempt.phase is GangPhase.ENDED and attempt.settled_at is None and attempt.ended_at is not None:
+            elif attempt.ended_at is not None:
                 self.wakes.append(min(self.now + 0.5, attempt.ended_at + SETTLE_LIMIT_S))
         self._conclude_silence()
         self._conclude_overdue()
@@ -147,6 +148,10 @@ class _Planner:
                 self._note(event, text)
             self.wakes.extend(wakes)
             self._conclude_hopeless()
+
+    def _last_words(self) -> dict[InstanceId, float]:
+        told = ((m.instance, self.snapshot.heard.get(m.instance)) for m in self.job.instances.values() if m.instance)
+        return {instance: heard.last for instance, heard in told if heard is not None}
 
     def _conclude_overdue(self) -> None:
         """A gang that does not tell how its check or its stop went must not hold the job up for ever."""

@@ -4,7 +4,6 @@ ask."""
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -73,7 +72,7 @@ class AgentDesk:
 
     def _mac(self, *parts: str) -> str:
         text = "\x1f".join(parts).encode(errors="surrogatepass")
-        return hmac.new(self._key, text, hashlib.sha256).hexdigest()[:40]
+        return hmac.digest(self._key, text, "sha256").hex()[:40]
 
     def _is_mac(self, mac: str, *parts: str) -> bool:
         return hmac.compare_digest(mac.encode(errors="surrogatepass"), self._mac(*parts).encode())

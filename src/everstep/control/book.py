@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import pickle
-import typing
-import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 
-from everstep.brain.pools import PoolBook
+from everstep.control.packing import pack, unpack
 from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import JobState
 
@@ -35,7 +29,7 @@ class Book(Mapping[JobId, JobState]):
         """The state of a job; raises KeyError."""
         state = self._live.get(job) or self._opened.get(job)
         if state is None:
-            state = pickle.loads(zlib.decompress(self._ended[job]))
+            state = unpack(self._ended[job])
             self._opened[job] = state
             while len(self._opened) > _KEPT_OPEN:
                 self._opened.pop(next(iter(self._opened)))
@@ -70,7 +64,7 @@ class Book(Mapping[JobId, JobState]):
 
     def put_away(self, state: JobState) -> None:
         """Packs a job that has ended."""
-        self._ended[state.id] = _pack(state)
+        self._ended[state.id] = pack(state)
         self.index(state)
 
     def take_out(self, job: JobId) -> JobState:
@@ -90,47 +84,9 @@ class Book(Mapping[JobId, JobState]):
         """The ended jobs as they are at this moment."""
         return dict(self._ended)
 
-    @staticmethod
-    def dump(live: Mapping[JobId, JobState], pools: PoolBook, ended: Mapping[JobId, bytes]) -> bytes:
-        """A snapshot of everything; safe to call from another thread with copies of one moment."""
-        return pickle.dumps((shape_stamp(), dict(live), dict(ended), pools), protocol=5)
-
-    def load(self, body: bytes) -> PoolBook | None:
-        """Takes a snapshot in; None (and nothing taken) if another version of the code wrote it: the journal has it
-        all."""
-        try:
-            stamp, live, ended, pools = pickle.loads(body)
-        except Exception:
-            # Written by other code: pickle may raise nearly anything. The snapshot is a cache of the journal.
-            return None
-        if stamp != shape_stamp() or not isinstance(pools, PoolBook):
-            return None
+    def restore(self, live: Mapping[JobId, JobState], ended: Mapping[JobId, bytes]) -> None:
+        """Takes in what a snapshot held."""
         self._live.update(live)
         self._ended.update(ended)
         for state in live.values():
             self.index(state)
-        return pools
-
-
-def _pack(state: JobState) -> bytes:
-    return zlib.compress(pickle.dumps(state, protocol=5), 3)
-
-
-@functools.cache
-def shape_stamp() -> str:
-    """Names the shape of ``JobState`` and all it holds: a snapshot of another shape is thrown away."""
-    seen: dict[type, str] = {}
-    _describe(JobState, seen)
-    _describe(PoolBook, seen)
-    text = "\n".join(sorted(seen.values()))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _describe(hint: object, seen: dict[type, str]) -> None:
-    for part in typing.get_args(hint):
-        _describe(part, seen)
-    if not isinstance(hint, type) or hint in seen or not is_dataclass(hint):
-        return
-    seen[hint] = f"{hint.__qualname__}: {[(f.name, str(f.type)) for f in fields(hint)]}"
-    for kind in typing.get_type_hints(hint).values():
-        _describe(kind, seen)

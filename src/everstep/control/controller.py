@@ -436,7 +436,8 @@ class Controller:
     def _send(self, state: JobState, machine: InstanceState) -> None:
         assert machine.instance is not None
         document = orders(state, machine)
-        secrets = self._vault.get(state.id)
+        # The vault reads a file: most jobs have none.
+        secrets = self._vault.get(state.id) if state.task.secret_names else {}
         if secrets:
             document[h.ORDERS_SPEC][h.SPEC_ENVS] = {**document[h.ORDERS_SPEC][h.SPEC_ENVS], **secrets}
         self.desk.send(machine.instance, document)

@@ -17,6 +17,7 @@ from everstep.brain.lifecycle import accepts, submitted, transition
 from everstep.brain.plan import Heard, Settings, Snapshot, advance, offers_digest, plan, worth_recording
 from everstep.brain.pools import PoolBook, note_pools
 from everstep.brain.select import SELECTORS, Selector
+from everstep.control.wakes import Wakes
 from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, SendOrders, Terminate
 from everstep.model.errors import Conflict, NotFound, UnlistedTransition
 from everstep.model.events import Event, JobSubmitted, Rejected
@@ -95,7 +96,7 @@ class Core:
         self.states: dict[JobId, JobState] = {}
         self.pools = PoolBook()
         self.market = Market()
-        self.wakes: dict[JobId, float] = {}
+        self.wakes = Wakes()
         self._outcome = Outcome()
         self._inflight: dict[JobId, dict[Pool, int]] = {}
 
@@ -129,8 +130,7 @@ class Core:
 
     def wake(self, now: float) -> None:
         """Looks at every job whose wake-up time has come, in order of time and then of id."""
-        due = sorted((at, job) for job, at in self.wakes.items() if at <= now)
-        for _, job in due:
+        for job in self.wakes.due(now):
             self._plan(job, now)
             self._outcome.touched.add(job)  # it may have come to rest
 
@@ -141,7 +141,7 @@ class Core:
 
     def next_wake(self) -> float | None:
         """UTC seconds of the next look at any job."""
-        return min(self.wakes.values(), default=None)
+        return self.wakes.earliest()
 
     # --- Output -----------------------------------------------------------------------------------------------------
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from everstep.control.book import Book
 from everstep.control.core import Core, Line, Outcome
 from everstep.control.faults import reach
+from everstep.control.snapshots import Moment, Snapshots
 from everstep.model.errors import EverstepError, StaleFence, StoreClosed, StoreUnusable, UnlistedTransition
 from everstep.model.events import KINDS, decode, encode
 from everstep.model.ids import DEPLOYMENT_STREAM, JobId, job_stream
 from everstep.ports import Append, Clock, Fence, NewRecord, Record, Store
 
-_SNAPSHOT = "controller"
 _PAGE = 2_000
 LEASE = "controller"
 LEASE_S = 15.0
@@ -35,6 +34,7 @@ class Journal:
         self._store = store
         self._clock = clock
         self._holder = holder
+        self._snapshots = Snapshots(store, clock)
         self._snapshot_every = snapshot_every
         self._since_snapshot = 0
         self._snapshot_task: asyncio.Task[None] | None = None
@@ -52,13 +52,12 @@ class Journal:
         Raises:
             EverstepError: a line that this version cannot read; the text names it.
         """
-        found = await self._store.load_snapshot(_SNAPSHOT)
-        if found is not None:
-            pools = book.load(found[1])
-            if pools is not None:
-                self.seq, core.pools = found[0], pools
-                for state in core.states.values():
-                    core.adopt(state)
+        moment = await self._snapshots.load()
+        if moment is not None:
+            book.restore(moment.live, moment.ended)
+            self.seq, core.pools = moment.seq, moment.pools
+            for state in moment.live.values():
+                core.adopt(state)
         while True:
             records = await self._store.read(after=self.seq, limit=_PAGE)
             for record in records:
@@ -109,15 +108,16 @@ class Journal:
     def start_snapshot(self, core: Core, book: Book) -> None:
         """Takes one in the background, of the states as they are at this moment."""
         self._since_snapshot = 0
-        # Everything is of one moment, also what has ended: the loop goes on while the snapshot is written.
-        take = functools.partial(book.dump, dict(core.states), core.pools, book.packed())
-        self._snapshot_task = asyncio.get_running_loop().create_task(self._snapshot(take, self.seq))
+        self._snapshot_task = asyncio.get_running_loop().create_task(self._snapshot(self._moment(core, book)))
 
-    async def _snapshot(self, take: Callable[[], bytes], seq: int) -> None:
+    def _moment(self, core: Core, book: Book) -> Moment:
+        """Everything is of one moment: the loop goes on while the snapshot is written."""
+        return Moment(self.seq, dict(core.states), book.packed(), core.pools)
+
+    async def _snapshot(self, moment: Moment, *, hurry: bool = False) -> None:
         reach("snapshot.before")
         try:
-            body = await asyncio.to_thread(take)
-            await self._store.save_snapshot(_SNAPSHOT, seq=seq, body=body)
+            await self._snapshots.save(moment, hurry=hurry)
         except (EverstepError, OSError) as error:
             # A snapshot is a convenience: without it the next start reads more lines.
             self.trouble = f"no snapshot: {error}"
@@ -126,9 +126,10 @@ class Journal:
     async def close(self, core: Core, book: Book) -> None:
         """A last snapshot, so that the next start is short."""
         if self._snapshot_task is not None:
+            # The last one holds more; what is written of it already may stay.
+            self._snapshot_task.cancel()
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
-        take = functools.partial(book.dump, dict(core.states), core.pools, book.packed())
-        await self._snapshot(take, self.seq)
+        await self._snapshot(self._moment(core, book), hurry=True)
 
 
 def _record(line: Line) -> NewRecord:

@@ -36,6 +36,7 @@ def serve(app: ASGIApp, tls: Tls | None = None) -> uvicorn.Server:
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=_LAST_REQUESTS_S,
         ssl_certfile=str(tls.certificate) if tls else None,
