@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,12 @@ class ScriptedAgents:
         self.published: dict[JobId, list[tuple[int, int]]] = {}
         self._trainings: dict[tuple[JobId, int], Training] = {}
         self._failures: dict[JobId, int] = {}
+        desk.on_orders = self._told
+
+    def reconnect(self, desk: AgentDesk) -> None:
+        """The server was started anew. What agents say meanwhile is lost, as if they had given it up."""
+        self._desk.on_orders = lambda instance, document: None
+        self._desk = desk
         desk.on_orders = self._told
 
     # --- Life -------------------------------------------------------------------------------------------------------
@@ -175,8 +182,8 @@ class ScriptedAgents:
     async def _report(self, instance: InstanceId, message: Mapping[str, Any]) -> None:
         try:
             await self._desk.report(instance, [message])
-        except EverstepError:
-            return  # the machine is no part of its job any more: nobody listens
+        except (EverstepError, asyncio.CancelledError):
+            return  # the machine is no part of its job any more, or the server is gone: nobody listens
 
     # --- Orders -----------------------------------------------------------------------------------------------------
 
