@@ -25,10 +25,10 @@ from everstep import train
 NODE = int(os.environ.get("EVERSTEP_NODE_RANK", "0"))
 
 
-def tell(run: train.Run, what: str, **more: object) -> None:
+def tell(run: train.Run, what: str, step: int, **more: object) -> None:
     line = {"t": time.time(), "what": what, "attempt": run.attempt, "node": NODE, "pid": os.getpid()}
     with open(os.environ["TRAIL"], "a") as file:
-        file.write(json.dumps({**line, "step": run.step, **more}) + "\n")
+        file.write(json.dumps({**line, "step": step, **more}) + "\n")
 
 
 def main() -> None:
@@ -52,21 +52,21 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     run = train.attach(model=model, optimizer=optimizer)
-    tell(run, "began", base=run.base)
-    for _, (inputs, targets) in run.steps(loader, total=args.steps):
+    tell(run, "began", run.step, base=run.base)
+    for step, (inputs, targets) in run.steps(loader, total=args.steps):
         loss = nn.functional.mse_loss(replica(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         time.sleep(args.step_s)
         run.progress(loss=loss.item())
-        tell(run, "step", loss=loss.item())
+        tell(run, "step", step, loss=loss.item())
     if rank == 0:
         digest = hashlib.sha256()
         for name, tensor in sorted(model.state_dict().items()):
             digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
         args.out.write_text(digest.hexdigest())
-    tell(run, "ended")
+    tell(run, "ended", run.step)
     if world > 1:
         dist.destroy_process_group()
 
