@@ -187,6 +187,7 @@ class FakeClient:
         return [
             r.CheckpointView(attempt=1, step=800, at=NOW, bytes=2048),
             r.CheckpointView(attempt=1, step=900, at=NOW, visible=False, durable=False),
+            r.CheckpointView(attempt=1, step=950, at=NOW, kept=False, keep=3),
         ]
 
     def restore(self, job: str, step: int, *, attempt: int | None = None) -> str:

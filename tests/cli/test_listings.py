@@ -122,11 +122,12 @@ def test_followed_events_in_yaml_are_a_stream_of_documents(cli: Cli, client: Fak
     assert [document["version"] for document in documents] == [1, 2]
 
 
-def test_checkpoints_say_what_is_durable_and_what_is_superseded(cli: Cli, client: FakeClient) -> None:
-    _, first, second = cli("ckpt", "ls", "aaaa").out.splitlines()
+def test_checkpoints_say_what_is_durable_superseded_and_deleted(cli: Cli, client: FakeClient) -> None:
+    _, first, second, third = cli("ckpt", "ls", "aaaa").out.splitlines()
     assert "2.0 KiB" in first
     assert first.endswith("yes      yes")
     assert second.endswith("no       no: its attempt was superseded")
+    assert third.endswith("yes      deleted (keep 3)")
 
 
 def test_offers_pass_the_accelerator_on(cli: Cli, client: FakeClient) -> None:

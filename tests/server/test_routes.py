@@ -304,13 +304,15 @@ async def test_restore_takes_the_newest_visible_checkpoint_of_that_step(rig: Rig
         good = await client.post("/api/v1/jobs/j-1/restore", json={"step": 20})
         hidden = await client.post("/api/v1/jobs/j-1/restore", json={"step": 30})
         other = await client.post("/api/v1/jobs/j-1/restore", json={"step": 20, "attempt": 1})
+        missing = await client.post("/api/v1/jobs/j-1/restore", json={"step": 21})
         bad = [await client.post("/api/v1/jobs/j-1/restore", json=v) for v in ({}, {"step": "2"}, {"step": True})]
     assert [(c["attempt"], c["step"]) for c in shown if c["visible"]] == [(1, 10), (2, 20)]
     assert good.json() == {"base": "2:20"}
     assert rig.controller.asked == [("j-1", ev.RestoreRequested("default", "2:20"))]
-    assert hidden.status_code == 404
-    assert message(hidden) == "job j-1 has no checkpoint of step 30; there are: 10, 20"
-    assert other.status_code == 404
+    assert (hidden.status_code, kind(hidden)) == (409, "conflict")
+    assert message(hidden).endswith("its attempt was superseded; these steps can be restored: 10, 20")
+    assert other.status_code == 409
+    assert missing.status_code == 404
     assert [b.status_code for b in bad] == [422, 422, 422]
 
 

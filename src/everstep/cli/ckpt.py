@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,17 @@ from everstep.cli.jobs import JobArgument
 from everstep.cli.output import Column, Output, OutputOption, field, listing
 from everstep.model.units import format_size
 
+if TYPE_CHECKING:
+    from everstep.client.results import CheckpointView
+
 app = typer.Typer()
+
+
+def _restorable(checkpoint: CheckpointView) -> str:
+    if not checkpoint.visible:
+        return "no: its attempt was superseded"
+    return "yes" if checkpoint.kept else f"deleted (keep {checkpoint.keep})"
+
 
 _COLUMNS = (
     Column("STEP", field("step"), right=True),
@@ -19,7 +29,7 @@ _COLUMNS = (
     Column("SAVED", lambda c: wording.instant(c.at)),
     Column("SIZE", lambda c: format_size(c.bytes) if c.bytes else wording.UNKNOWN, right=True),
     Column("DURABLE", lambda c: "yes" if c.durable else "no"),
-    Column("VISIBLE", lambda c: "yes" if c.visible else "no: its attempt was superseded"),
+    Column("RESTORABLE", _restorable),
 )
 
 
@@ -27,7 +37,8 @@ _COLUMNS = (
 def ls(job: JobArgument, output: OutputOption = Output.TABLE) -> None:
     """List the checkpoints of a job.
 
-    One that is not visible was published by an attempt after its successor had begun: nothing ever reads it.
+    Only the newest few are kept, and the one that the running attempt began from (`checkpoint.keep` in the task).
+    One of a superseded attempt was published after its successor had begun: nothing ever reads it.
 
     Example: `everstep ckpt ls j-7k2m`
     """
@@ -44,7 +55,9 @@ def restore(
         int | None, typer.Option("--attempt", min=1, help="Of which attempt, if several have the step.")
     ] = None,
 ) -> None:
-    """Go back to an older checkpoint: a new attempt that starts from there. Nothing is deleted.
+    """Go back to an older checkpoint: a new attempt that starts from there.
+
+    What was saved behind it is not read any more, and goes with the next saves.
 
     Example: `everstep ckpt restore j-7k2m --step 1200`
     """

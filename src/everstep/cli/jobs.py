@@ -84,8 +84,9 @@ def status(job: JobArgument, output: OutputOption = Output.TABLE) -> None:
     if detail.machines:
         print("\nmachines")
         table(detail.machines, _MACHINES, indent=2)
-    if detail.saves:
-        last = detail.saves[-1]
+    there = [save for save in detail.saves if save.restorable]
+    if there:
+        last = there[-1]
         safe = "durable" if last.durable else "not durable: lost with its machine"
         print(f"\nlast checkpoint: step {last.step}, {wording.ago(last.at)}, {safe}")
 

@@ -149,7 +149,12 @@ class VolumeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
-    """A published checkpoint. ``visible``: a later attempt could start from it."""
+    """A published checkpoint; a later attempt can start from one that is ``visible`` and ``kept``.
+
+    Attributes:
+        visible: not written by an attempt after its successor had begun.
+        kept: not deleted by then: of the visible ones the newest ``keep`` stay, and the one the attempt began from.
+    """
 
     attempt: int
     step: int
@@ -157,6 +162,13 @@ class CheckpointView:
     bytes: int = 0
     durable: bool = True
     visible: bool = True
+    kept: bool = True
+    keep: int = 0
+
+    @property
+    def restorable(self) -> bool:
+        """A new attempt can start from it."""
+        return self.visible and self.kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from everstep.model.job import AttemptState, InstancePhase, InstanceState, JobSt
 from everstep.model.ledger import LedgerLine
 from everstep.model.offers import Offer
 from everstep.ports import ProviderResource, Record
+from everstep.server.checkpoints import checkpoints
 from everstep.server.live import Bill, BillAccount, LiveController, Seen
 from everstep.server.texts import text_of
 
@@ -206,45 +207,6 @@ class Views:
             leave_reason=i.leave_reason,
             failure=i.failure,
         )
-
-
-def checkpoints(state: JobState) -> tuple[r.CheckpointView, ...]:
-    """Every checkpoint published, in order of (attempt, step), and whether a later attempt could start from it.
-
-    Visible is what the chain of bases shows: all of the newest attempt; of the one it started from, up to its base;
-    and so on. An attempt that never got as far as restoring froze nothing.
-    """
-    bounds: dict[int, int | None] = {}
-    no, bound = state.attempt_no, None
-    by_no = {a.no: a for a in state.attempts}
-    while no in by_no:
-        attempt = by_no[no]
-        bounds[no] = bound
-        if attempt.restored_at is not None:
-            base = attempt.base
-        elif attempt.base_wanted:
-            base = attempt.base_wanted
-        else:
-            no, bound = no - 1, None
-            continue
-        if base is None:
-            break
-        older, _, step = base.partition(":")
-        if int(older) >= no:
-            break
-        no, bound = int(older), int(step)
-    return tuple(
-        r.CheckpointView(
-            attempt=a.no,
-            step=s.step,
-            at=s.at,
-            bytes=s.bytes,
-            durable=s.durable,
-            visible=a.no in bounds and ((top := bounds[a.no]) is None or s.step <= top),
-        )
-        for a in state.attempts
-        for s in sorted(a.saves, key=lambda s: s.step)
-    )
 
 
 def event_view(record: Record) -> r.EventView:

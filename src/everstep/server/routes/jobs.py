@@ -12,13 +12,14 @@ from everstep.client import results as r
 from everstep.model import events as ev
 from everstep.model.access import DEFAULT_PROJECT, Actor, Resource, Verb
 from everstep.model.codec import from_dict, to_dict
-from everstep.model.errors import BadInput, Conflict, NotFound, Problem
+from everstep.model.errors import BadInput, Conflict, Problem
 from everstep.model.job import InstancePhase, JobPhase, JobState
 from everstep.model.offers import Offer
 from everstep.model.task import Task
+from everstep.server.checkpoints import checkpoints, restorable
 from everstep.server.context import Context, actor_of, context_of, json_object, text_field, text_map
 from everstep.server.logs import LogKey
-from everstep.server.views import checkpoints, offer_view
+from everstep.server.views import offer_view
 
 router = APIRouter()
 _EXEC_BYTES = 1 << 20
@@ -129,13 +130,7 @@ async def restore(request: Request, job: str) -> Any:
     step, attempt = _whole(value, "step"), _whole(value, "attempt") if value.get("attempt") is not None else None
     if step is None:
         raise BadInput(Problem("", "step", "is missing"))
-    known = [c for c in checkpoints(state) if c.visible and c.step == step and attempt in (None, c.attempt)]
-    if not known:
-        steps = sorted({c.step for c in checkpoints(state) if c.visible})
-        there = f"there are: {', '.join(map(str, steps[-10:]))}" if steps else "there is none yet"
-        of = f" of attempt {attempt}" if attempt is not None else ""
-        raise NotFound(f"job {state.id} has no checkpoint of step {step}{of}; {there}")
-    base = f"{known[-1].attempt}:{step}"
+    base = restorable(state, step, attempt)
     context.views.forget(state.id)
     await context.controller.ask(state.id, ev.RestoreRequested(actor.user, base))
     return {"base": base}
