@@ -69,8 +69,12 @@ class Site:
         self.agents: ScriptedAgents | None = None
         self.controller = self._controller()
 
+    def copy(self) -> Controller:
+        """A server that nobody talks to, for a look at the journal."""
+        return controller_for(self.world, self.clock, self.provider, self.store, **self.options)
+
     def _controller(self) -> Controller:
-        controller = controller_for(self.world, self.clock, self.provider, self.store, **self.options)
+        controller = self.copy()
         if self.agents is None:
             self.agents = ScriptedAgents(self.world, self.stage, controller.desk)
             self.play = ScriptedPlay(self.world, self.stage, self.provider, self.agents)
@@ -81,6 +85,8 @@ class Site:
     async def start(self) -> Controller:
         """Starts the server; what the script says is planned at the first start."""
         await self.controller.start()
+        assert self.agents is not None
+        self.agents.catch_up()
         if self.world.submissions or self.world.faults or self.world.requests:
             self.play.begin(self)
             self.world = replace(self.world, submissions=(), faults=(), requests=())
@@ -118,6 +124,12 @@ class Site:
     async def submit(self, task: Task, job: JobId = JOB) -> None:
         """A task under a name of our choice."""
         await self.controller.put(job, JobSubmitted(job, task, "user", "default"))
+
+    async def ask_quietly(self, job: JobId, event: Event, *, submit: Task | None = None) -> None:
+        """Puts something into the inbox without waiting for what becomes of it."""
+        if submit is not None:
+            self.controller.put(job, JobSubmitted(job, submit, "user", "default"))
+        self.controller.put(job, event)
 
     async def until(self, holds: Callable[[], bool], limit_s: float = 300.0) -> None:
         """Lets time pass until it holds; fails after ``limit_s``."""

@@ -25,6 +25,7 @@ class Agent:
     script: AgentScript
     alive: bool = True
     joined: bool = False
+    joining: bool = False
     ready: bool = False
     frozen: bool = False
     life: int = 0
@@ -38,6 +39,7 @@ class Agent:
     rank: int | None = None
     saved: int = 0
     releasing: bool = False
+    outbox: list[Mapping[str, Any]] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -79,10 +81,18 @@ class ScriptedAgents:
         desk.on_orders = self._told
 
     def reconnect(self, desk: AgentDesk) -> None:
-        """The server was started anew. What agents say meanwhile is lost, as if they had given it up."""
+        """The server is started anew: what agents say from now on, they say to that one. See ``catch_up``."""
         self._desk.on_orders = lambda instance, document: None
         self._desk = desk
         desk.on_orders = self._told
+
+    def catch_up(self) -> None:
+        """The new server listens: agents tell again what nobody acknowledged."""
+        for agent in self.agents.values():
+            if agent.alive and agent.joining:
+                self._stage.spawn(self._join(agent))
+            elif agent.alive and agent.outbox:
+                self._stage.spawn(self._report(agent, list(agent.outbox)))
 
     # --- Life -------------------------------------------------------------------------------------------------------
 
@@ -120,6 +130,7 @@ class ScriptedAgents:
         self._drop_ranks(agent)
         agent.joined = agent.ready = agent.look_planned = False
         agent.seq = 0
+        agent.outbox.clear()
         self._later(agent, seconds, lambda: self._stage.spawn(self._join(agent)))
 
     def _later(self, agent: Agent, delay_s: float, act: Callable[[], object]) -> None:
@@ -143,17 +154,17 @@ class ScriptedAgents:
             h.JOIN_ADDRESS: f"10.0.0.{agent.machine.number}",
             h.JOIN_PROBE_PORT: 7000 + agent.machine.number,
         }
-        life = agent.life
+        life, agent.joining = agent.life, True
         try:
             answer = await self._desk.join(agent.machine.join_token, body)
         except NotYet:
             self._later(agent, _ASK_AGAIN_S, lambda: self._stage.spawn(self._join(agent)))
             return
-        except EverstepError:
+        except (EverstepError, asyncio.CancelledError):
             return
-        if agent.life != life:
+        if agent.life != life or not agent.joining:
             return
-        agent.joined = True
+        agent.joined, agent.joining = True, False
         if answer["orders"] is not None:
             agent.orders = answer["orders"]
         self._beat(agent)
@@ -177,13 +188,17 @@ class ScriptedAgents:
             return
         agent.seq += 1
         message = {"seq": agent.seq, "t": self._stage.now(), "kind": kind, **fields}
-        self._stage.spawn(self._report(agent.instance, message))
+        agent.outbox.append(message)
+        self._stage.spawn(self._report(agent, [message]))
 
-    async def _report(self, instance: InstanceId, message: Mapping[str, Any]) -> None:
+    async def _report(self, agent: Agent, messages: list[Mapping[str, Any]]) -> None:
         try:
-            await self._desk.report(instance, [message])
-        except (EverstepError, asyncio.CancelledError):
-            return  # the machine is no part of its job any more, or the server is gone: nobody listens
+            await self._desk.report(agent.instance, messages)
+        except EverstepError:
+            pass  # the machine is no part of its job any more: nobody listens
+        except asyncio.CancelledError:
+            return  # the server is gone: told again to the next one
+        agent.outbox = [m for m in agent.outbox if all(m is not told for told in messages)]
 
     # --- Orders -----------------------------------------------------------------------------------------------------
 

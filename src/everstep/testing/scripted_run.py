@@ -227,9 +227,8 @@ def controller_for(
         key=b"scripted",
         server_url=lambda: "http://127.0.0.1:1",
         vault=EmptyVault(),
-        options=_options(world),
         clock=clock,
-        **more,
+        **{"options": _options(world), **more},
     )
 
 
