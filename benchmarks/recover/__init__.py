@@ -1,0 +1,1 @@
+"""Parts of the recovery benchmark: hosts with networks of their own, one training script, everstep and torchrun."""
