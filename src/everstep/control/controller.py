@@ -208,7 +208,9 @@ class Controller:
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         works = [self._run(), self._keep_lease(), self._mind_the_clock(), *self.around.works(self.options)]
-        self._tasks = [loop.create_task(self._guard(work), name=LOOP if n == 0 else "") for n, work in enumerate(works)]
+        self._tasks = [loop.create_task(work, name=LOOP if n == 0 else None) for n, work in enumerate(works)]
+        for task in self._tasks:
+            task.add_done_callback(self._notice)
 
     async def _take_lease(self) -> None:
         """Waits out the lease of a predecessor that was killed."""
@@ -238,16 +240,11 @@ class Controller:
         if self._sound:
             await self.journal.close(self.core, self.book)
 
-    async def _guard(self, work: Any) -> None:
+    def _notice(self, task: asyncio.Task[None]) -> None:
         """A loop that dies takes the server down: half a controller is worse than none, and a restart loses nothing."""
-        try:
-            await work
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            if self.failed is not None and not self.failed.done():
-                self.failed.set_exception(error)
-            raise
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.failed is not None and not self.failed.done():
+            self.failed.set_exception(error)
 
     # --- What users ask ---------------------------------------------------------------------------------------------
 

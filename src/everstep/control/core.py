@@ -211,7 +211,8 @@ class Core:
             self.wakes.pop(job, None)
             state = self.states[job]
             decision = plan(self._snapshot((state,)), now, Random(self._seed(state)))[0]
-            self._carry_out(state, decision, now)
+            if not self._carry_out(state, decision, now):
+                continue  # quarantined: the job has to say so
             if decision.wake_at is None:
                 return
             if decision.wake_at > now:
@@ -219,15 +220,19 @@ class Core:
                 return
         self.wakes[job] = now + 1.0
 
-    def _carry_out(self, state: JobState, decision: Decision, now: float) -> None:
+    def _carry_out(self, state: JobState, decision: Decision, now: float) -> bool:
+        """Records the decision and hands its effects over; whether the journal holds all of it."""
+        whole = True
         if worth_recording(state, decision):
-            self._apply(state.id, decision.record, now)
+            whole = self._apply(state.id, decision.record, now)
         for effect in decision.effects:
             if isinstance(effect, SendOrders):
                 continue
             recorded = self._apply(state.id, effect.event, now)
+            whole = whole and recorded
             if recorded and isinstance(effect, Launch | Terminate | EnsureVolume | DeleteVolume):
                 self._outcome.effects.append(effect)
+        return whole
 
     def _snapshot(self, jobs: Sequence[JobState]) -> Snapshot:
         inflight: dict[Pool, int] = {}
