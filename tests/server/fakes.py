@@ -32,6 +32,7 @@ from everstep.server.files import Files
 from everstep.server.logs import LogBook
 from everstep.server.secrets import SecretFiles
 from everstep.server.serving import serve
+from everstep.server.submissions import Submissions
 from everstep.server.tail import Tail
 from everstep.server.views import Views
 from everstep.store.memory import MemoryStore
@@ -255,6 +256,7 @@ def rig(folder: Path) -> Rig:
         logs=LogBook(folder / "logs"),
         execs=ExecBook(folder / "exec"),
         secrets=SecretFiles(folder / "secrets"),
+        submissions=Submissions(folder / "submissions"),
         tail=Tail(store),
         token=TOKEN,
         version="0.0-test",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets as chance
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,13 +14,14 @@ from urllib.parse import quote
 
 from everstep.client import results as r
 from everstep.client.home import Home, NoServer, default_home
-from everstep.client.wire import ServerTrouble, StreamEvent, Unavailable, Wire
+from everstep.client.wire import LostAnswer, ServerTrouble, StreamEvent, Unavailable, Wire
 from everstep.model.codec import from_dict, to_dict
 from everstep.model.errors import BadInput, NotFound, Problem
 from everstep.model.task import Task
 
 PATIENCE_S = 60.0
 """How long a follower waits for a server that went away."""
+_RETRY_PAUSE_S = 0.3
 
 
 class Client:
@@ -100,13 +102,24 @@ class Client:
             secrets: a value for each of ``task.secret_names``.
             project: whose it is; None = the default one.
 
+        A lost answer is asked for once more, with the key that tells the server that it is the same submission.
+
         Returns:
             The id of the job.
         """
         value: dict[str, Any] = {"task": to_dict(task), "secrets": dict(secrets or {})}
         if project is not None:
             value["project"] = project
-        return str(self.wire.ask("POST", "/api/v1/jobs", value=value)["job"])
+        headers = {"Idempotency-Key": chance.token_hex(16)}
+        try:
+            return str(self.wire.ask("POST", "/api/v1/jobs", value=value, headers=headers)["job"])
+        except LostAnswer:
+            self.close()  # a restarted server may have another address
+            time.sleep(_RETRY_PAUSE_S)
+        try:
+            return str(self.wire.ask("POST", "/api/v1/jobs", value=value, headers=headers)["job"])
+        except NoServer as error:
+            raise NoServer(f"{error}; it may have taken the job in: see everstep jobs before you try again") from None
 
     def plan(self, task: Task) -> r.PlanView:
         """What submitting ``task`` would do now; does nothing."""

@@ -28,6 +28,10 @@ class Unavailable(ServerTrouble):
     """The server cannot do that now (disk full, a cloud is away, stopping); the same request may work later."""
 
 
+class LostAnswer(NoServer):
+    """The connection broke after it was there: whether the server heard the request is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
     """One Server-Sent Event."""
@@ -79,6 +83,7 @@ class Wire:
         query: Mapping[str, Any] | None = None,
         value: Any = None,
         body: Body = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """One exchange.
 
@@ -87,22 +92,23 @@ class Wire:
             query: parameters; those that are None are left out.
             value: JSON to send.
             body: raw bytes or an open file to send instead.
+            headers: further ones.
 
         Returns:
             The JSON of the answer, None for an empty one.
 
         Raises:
-            NoServer: nobody answers. NotFound, Conflict, NotAuthorized, BadInput, Unavailable, ServerTrouble: the
-            server said no.
+            NoServer: nobody answers; ``LostAnswer`` if the request may have been heard all the same.
+            NotFound, Conflict, NotAuthorized, BadInput, Unavailable, ServerTrouble: the server said no.
         """
-        headers = dict(self._headers)
+        sent = {**self._headers, **(headers or {})}
         if value is not None:
             body = json.dumps(value).encode()
-            headers["Content-Type"] = "application/json"
+            sent["Content-Type"] = "application/json"
         elif body is not None:
-            headers["Content-Type"] = "application/octet-stream"
+            sent["Content-Type"] = "application/octet-stream"
         with self._lock:
-            status, data = self._exchange(method, _target(self._split.path, path, query), body, headers)
+            status, data = self._exchange(method, _target(self._split.path, path, query), body, sent)
         if status >= 400:
             raise _refusal(status, data)
         return _json(data) if data else None
@@ -110,9 +116,12 @@ class Wire:
     def _exchange(self, method: str, target: str, body: Body, headers: dict[str, str]) -> tuple[int, bytes]:
         reused = self._connection is not None
         while True:
+            reached = self._connection is not None
             try:
                 if self._connection is None:
                     self._connection = self._connect()
+                    self._connection.connect()
+                    reached = True
                 self._connection.request(method, target, body=body, headers=headers)
                 response = self._connection.getresponse()
                 data = response.read()
@@ -123,7 +132,8 @@ class Wire:
                 if reused and method in _IDEMPOTENT:
                     reused = False
                     continue
-                raise NoServer(f"the server at {self.url} does not answer ({_words(error)})") from None
+                kind = LostAnswer if reached else NoServer
+                raise kind(f"the server at {self.url} does not answer ({_words(error)})") from None
             if response.will_close:
                 self.close()
             return response.status, data

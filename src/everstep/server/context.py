@@ -22,6 +22,7 @@ from everstep.server.live import LiveController, LiveDesk
 from everstep.server.logs import LogBook
 from everstep.server.problems import TooLarge
 from everstep.server.secrets import SecretFiles
+from everstep.server.submissions import Submissions
 from everstep.server.tail import Tail
 from everstep.server.views import Views
 
@@ -55,6 +56,7 @@ class Context:
     logs: LogBook
     execs: ExecBook
     secrets: SecretFiles
+    submissions: Submissions
     tail: Tail
     token: str
     version: str

@@ -37,6 +37,7 @@ from everstep.server.logs import LogBook
 from everstep.server.options import Options, parse
 from everstep.server.secrets import SecretFiles
 from everstep.server.serving import serve
+from everstep.server.submissions import Submissions
 from everstep.server.tail import Tail
 from everstep.server.views import Views
 from everstep.store.registry import open_store
@@ -138,6 +139,7 @@ class Server:
             logs=LogBook(home.path / "logs"),
             execs=ExecBook(home.path / "exec"),
             secrets=secrets,
+            submissions=Submissions(home.path / "submissions"),
             tail=Tail(store),
             token=installation.token(home),
             version=__version__,
@@ -192,12 +194,13 @@ class Server:
                 raise EverstepError(f"the server stops because a part of it failed: {error!r}") from error
 
     async def _sweep(self) -> None:
-        """Deletes what nobody needs any more: secrets of ended jobs, archives of long ago."""
+        """Deletes what nobody needs any more: secrets of ended jobs, archives and keys of long ago."""
         while True:
             with contextlib.suppress(OSError):
                 now = self.context.clock.now()
                 for job in self.context.secrets.sweep(self.controller.states, now):
                     log.info("the secrets of job %s were deleted", job)
+                self.context.submissions.sweep(now)
                 tasks = [state.task for state in self.controller.live_states()]
                 wanted = {digest for t in tasks for digest in (t.workdir_digest, *(m.digest for m in t.mounts))}
                 self.context.files.sweep_uploads(wanted, older_than_s=_UPLOADS_KEPT_S)

@@ -13,12 +13,14 @@ from everstep.model import events as ev
 from everstep.model.access import DEFAULT_PROJECT, Actor, Resource, Verb
 from everstep.model.codec import from_dict, to_dict
 from everstep.model.errors import BadInput, Conflict, Problem
+from everstep.model.ids import JobId
 from everstep.model.job import InstancePhase, JobPhase, JobState
 from everstep.model.offers import Offer
 from everstep.model.task import Task
 from everstep.server.checkpoints import checkpoints, restorable
 from everstep.server.context import Context, actor_of, context_of, json_object, text_field, text_map
 from everstep.server.logs import LogKey
+from everstep.server.submissions import HEADER, Lost, digest_of
 from everstep.server.views import offer_view
 
 router = APIRouter()
@@ -27,7 +29,7 @@ _EXEC_BYTES = 1 << 20
 
 @router.post("/api/v1/jobs")
 async def submit(request: Request) -> Any:
-    """Takes a task in."""
+    """Takes a task in; once, however often it is repeated with the same ``Idempotency-Key``."""
     context, actor = context_of(request), actor_of(request)
     value = await json_object(request)
     project = text_field(value, "project", default=DEFAULT_PROJECT)
@@ -36,7 +38,19 @@ async def submit(request: Request) -> Any:
     secrets = text_map(value, "secrets")
     _check_secrets(task, secrets)
     _check_uploads(context, task)
-    return {"job": await context.controller.submit(task, secrets=secrets, actor=actor, project=project)}
+
+    async def take_in() -> JobId:
+        return await context.controller.submit(task, secrets=secrets, actor=actor, project=project)
+
+    async def find(lost: Lost) -> JobId | None:
+        return await _lost_job(context, lost, digest)
+
+    key = request.headers.get(HEADER)
+    if not key:
+        return {"job": await take_in()}
+    digest = digest_of(task, project)
+    now = context.clock.now()
+    return {"job": await context.submissions.once(key, digest, now=now, submit=take_in, find=find)}
 
 
 @router.post("/api/v1/plan")
@@ -187,6 +201,18 @@ async def _ask(request: Request, job: str, event: ev.Event) -> dict[str, str]:
     if state.phase in (JobPhase.CANCELLED, JobPhase.SUCCEEDED):
         context.secrets.forget(state.id)
     return {"job": state.id, "phase": str(state.phase)}
+
+
+async def _lost_job(context: Context, lost: Lost, digest: str) -> JobId | None:
+    """The job of a submission whose server was killed: it was taken in by that server, and is nobody else's."""
+    async for view in context.views.all(context.clock.now()):
+        job = JobId(view.job)
+        in_time = lost.after <= view.submitted_at <= context.started_at
+        if in_time and job not in lost.claimed:
+            state = context.controller.states[job]
+            if digest_of(state.task, state.project) == digest:
+                return job
+    return None
 
 
 def _task(value: dict[str, Any]) -> Task:
