@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from everstep.testing.scripted import ScriptedWorld
 from everstep.testing.scripted_run import Played, play_live, play_on_heap
@@ -30,7 +30,6 @@ def test_both_drivers_write_the_same_journal(world: ScriptedWorld) -> None:
 
 
 @given(worlds())
-@settings(max_examples=40)
 def test_both_drivers_write_the_same_journal_for_any_world(world: ScriptedWorld) -> None:
     heap, live = play_on_heap(world), play_live(world)
     assert first_difference(heap, live) == ""

@@ -6,7 +6,7 @@ import copy
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from everstep.testing.recording import Replayer, Row, fold, from_text, summary, to_text
 from everstep.testing.scripted import ScriptedWorld
@@ -37,7 +37,6 @@ def test_the_brain_of_today_decides_as_it_did_then(path: Path) -> None:
 
 
 @given(worlds())
-@settings(max_examples=25)
 def test_any_recording_folds_and_replays(world: ScriptedWorld) -> None:
     rows = from_text(to_text(record(world)))
     assert Replayer(rows).first_difference() is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from everstep.brain.economics.ledger import account, cost_usd
 from everstep.control.core import Core
@@ -99,7 +99,6 @@ def test_trouble_with_a_vendor_is_shown_while_it_lasts() -> None:
 
 
 @given(worlds())
-@settings(max_examples=40)
 def test_in_any_world_the_journal_adds_up_and_nothing_is_left_behind(drawn: ScriptedWorld) -> None:
     made, provider = engine(drawn)
     made.run(START + 150.0)
