@@ -35,6 +35,7 @@ from everstep.server.execs import ExecBook
 from everstep.server.files import Files
 from everstep.server.logs import LogBook
 from everstep.server.options import Options, parse
+from everstep.server.pauses import keep_pauses_short
 from everstep.server.secrets import SecretFiles
 from everstep.server.serving import serve
 from everstep.server.submissions import Submissions
@@ -162,6 +163,7 @@ class Server:
             await self.controller.start()
             works.append(asyncio.ensure_future(http.serve(sockets=[self._listener])))
             works.append(asyncio.ensure_future(self._sweep()))
+            works.append(asyncio.ensure_future(keep_pauses_short()))
             while not http.started and not works[0].done():
                 await asyncio.sleep(0.005)
             info = self._info()
