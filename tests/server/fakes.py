@@ -29,6 +29,7 @@ from everstep.server.app import make_app
 from everstep.server.context import Context
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
+from everstep.server.listening import Tls
 from everstep.server.logs import LogBook
 from everstep.server.secrets import SecretFiles
 from everstep.server.serving import serve
@@ -226,17 +227,17 @@ class Rig:
         return state
 
     @asynccontextmanager
-    async def served(self) -> AsyncIterator[str]:
+    async def served(self, tls: Tls | None = None) -> AsyncIterator[str]:
         """The application behind a real loopback socket; gives its base URL."""
         from everstep.server.listening import bind_anywhere
 
         listener = bind_anywhere("127.0.0.1")
-        server: uvicorn.Server = serve(self.app)
+        server: uvicorn.Server = serve(self.app, tls)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             while not server.started:
                 await asyncio.sleep(0.005)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"http{'s' if tls else ''}://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             self.context.close()
             server.should_exit = True

@@ -39,6 +39,7 @@ class Client:
         *,
         home: Home | Path | str | None = None,
         timeout_s: float = 60.0,
+        certificate: Path | str = "",
     ) -> None:
         """Finds the server; connects on first use.
 
@@ -47,11 +48,13 @@ class Client:
             token: bearer token; None = the one of ``home``.
             home: folder of the installation; None = ``$EVERSTEP_HOME`` or ``~/.everstep``.
             timeout_s: longest wait for an answer.
+            certificate: file with the certificate to trust at an ``https`` ``url``; empty = the system's authorities.
         """
         self.home = default_home() if home is None else home if isinstance(home, Home) else Home(Path(home))
         self._url = url
         self._token = token
         self._timeout_s = timeout_s
+        self._certificate = str(certificate)
         self._wire: Wire | None = None
 
     @classmethod
@@ -81,8 +84,7 @@ class Client:
     def wire(self) -> Wire:
         """The connection, made on first use. Raises NoServer when no server runs for the folder."""
         if self._wire is None:
-            certificate = ""
-            url = self._url
+            url, certificate = self._url, self._certificate
             if url is None:
                 info = self.home.server()
                 if info is None:

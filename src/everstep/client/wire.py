@@ -133,7 +133,7 @@ class Wire:
                     reused = False
                     continue
                 kind = LostAnswer if reached else NoServer
-                raise kind(f"the server at {self.url} does not answer ({_words(error)})") from None
+                raise kind(self._silent(error)) from None
             if response.will_close:
                 self.close()
             return response.status, data
@@ -184,15 +184,24 @@ class Wire:
         except (OSError, http.client.HTTPException) as error:
             if connection is not None:
                 connection.close()
-            raise NoServer(f"the server at {self.url} does not answer ({_words(error)})") from None
+            raise NoServer(self._silent(error)) from None
         connection.close()
         raise _refusal(response.status, data)
+
+    def _silent(self, error: Exception) -> str:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"the server at {self.url} shows a certificate that is not trusted ({error.verify_message})"
+        return f"the server at {self.url} does not answer ({_words(error)})"
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._split.hostname or "", self._split.port
         if self._split.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
-        context = ssl.create_default_context(cafile=self._certificate or None)
+        try:
+            context = ssl.create_default_context(cafile=self._certificate or None)
+        except OSError as error:
+            words = f"the certificate of the server at {self.url} cannot be read: {self._certificate}"
+            raise NoServer(f"{words} ({_words(error)})") from None
         return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
 
 
