@@ -114,6 +114,8 @@ def accepts(state: JobState, event: Event) -> bool:
     """Whether the job's table lists the event in the present phase (used to refuse user requests politely)."""
     if isinstance(event, PauseRequested) and state.goal is not Goal.RUN:
         return False
+    if isinstance(event, ExecRequested) and state.phase is JobPhase.RELEASING and state.keep_until is None:
+        return False  # the machines are on their way out, unless they are kept for exactly this
     return (state.phase, type(event)) in JOB_TABLE
 
 
@@ -473,7 +475,7 @@ JOB_TABLE: dict[tuple[JobPhase, type[Event]], Move[JobState, JobPhase]] = {
     **rows(_ENDED, (RetryRequested,), _retry, _STARTS),
     **rows(_RESTING, (RestoreRequested,), _restore, _STARTS),
     **rows(_ACTIVE, (RestoreRequested,), _restore, (*_STARTS, J.STOPPING)),
-    **rows((J.RUNNING,), (ExecRequested,), _exec),
+    **rows((J.RUNNING, J.RELEASING), (ExecRequested,), _exec),
     **rows(_ACTIVE, (GaveUp,), _gave_up, (J.STOPPING, J.RELEASING, J.FAILED)),
     # One decision may conclude several things, of which the first settles the matter.
     **rows((J.RELEASING, *_RESTING), (BudgetSpent, GaveUp), _facts),

@@ -55,6 +55,10 @@ def _kept(state: JobState) -> bool:
     return state.keep_until is not None
 
 
+def _execs(state: JobState) -> list[dict[str, str]]:
+    return [{"id": exec_id, "command": command} for exec_id, command in state.execs]
+
+
 def _resting(state: JobState, machine: InstanceState) -> dict[str, Any]:
     return {
         h.ORDERS_PHASE: h.PHASE_HOLD,
@@ -66,7 +70,7 @@ def _resting(state: JobState, machine: InstanceState) -> dict[str, Any]:
         h.ORDERS_BASE: "",
         h.ORDERS_SAVE: None,
         h.ORDERS_STOP: None,
-        h.ORDERS_EXEC: [],
+        h.ORDERS_EXEC: _execs(state) if _kept(state) else [],
         h.ORDERS_HAZARD_PER_H: 0.0,
     }
 
@@ -84,7 +88,7 @@ def _working(state: JobState, attempt: AttemptState, machine: InstanceState) -> 
         h.ORDERS_MASTER: {"address": members[0].address, "port": attempt.master_port},
         h.ORDERS_BASE: attempt.base_wanted,
         h.ORDERS_SAVE: None if save is None else {"seq": save.seq, "by": save.by},
-        h.ORDERS_EXEC: [{"id": exec_id, "command": command} for exec_id, command in state.execs],
+        h.ORDERS_EXEC: _execs(state),
         h.ORDERS_HAZARD_PER_H: gang_hazard_per_h(members, attempt.begun_at),
     }
 
