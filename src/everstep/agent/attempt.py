@@ -109,7 +109,8 @@ class Attempt:
 
     def _command(self, rank: int, argv: list[str], env: dict[str, str]) -> Command:
         path = self._context.log_path(self.number, str(rank))
-        return Command(str(rank), argv, env, self._context.settings.workdir, path)
+        folders = [env[hs.ENV_CHECKPOINT_DIR]]
+        return Command(str(rank), argv, env, self._context.settings.workdir, path, folders=folders)
 
     # ---- wishes ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ mark in the environment. The death signal is tied to the creating *thread*: the 
 
 Conversation, one JSON object a line:
 
-* in: ``{"do": "spawn", "procs": [{label, argv, env, cwd, log, side}], "mask": [...], "log_limit": n}``,
+* in: ``{"do": "spawn", "procs": [{label, argv, env, cwd, log, side, folders}], "mask": [...], "log_limit": n}``,
   ``{"do": "signal", "signal": n}``, ``{"do": "kill"}``;
 * out: ``{"event": "spawned", "pids": {label: pid}}``, ``{"event": "exited", "label", "rc", "signal"}``,
   ``{"event": "stuck", "pids"}``, and last ``{"event": "empty"}``.
@@ -170,6 +170,12 @@ class KeeperProcess:
         os.set_blocking(read_fd, False)
         output = _Output(read_fd, proc["log"], Masker(command["mask"]), command["log_limit"])
         self._outputs[proc["label"]] = output
+        # Here and not in the agent: a folder may be on a network disk that hangs.
+        for folder in proc.get("folders", ()):
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except OSError as error:
+                output.write(f"[everstep] cannot make the folder {folder}: {error.strerror or error}\n".encode())
         try:
             child = subprocess.Popen(
                 proc["argv"],

@@ -155,7 +155,9 @@ class Preparation:
         attempt = self.attempt or 0
         env = environment.base(context.node, environment.inherited(), self._orders)
         path = context.log_path(attempt, _SETUP)
-        command = Command(_SETUP, shell(self._orders.spec.setup), env, context.settings.workdir, path)
+        folders = [env[hs.ENV_CHECKPOINT_DIR]]
+        setup = shell(self._orders.spec.setup)
+        command = Command(_SETUP, setup, env, context.settings.workdir, path, folders=folders)
         self._keeper = context.supervisor.take()
         self._keeper.start(
             [command],

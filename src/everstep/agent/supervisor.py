@@ -38,7 +38,10 @@ OnEvent = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Command:
-    """A process to start: ``label`` names it in events, ``side`` ones do not count for the end of the keeper."""
+    """A process to start.
+
+    ``label`` names it in events, ``side`` ones do not count for the end of the keeper, ``folders`` are made before.
+    """
 
     label: str
     argv: Sequence[str]
@@ -46,6 +49,7 @@ class Command:
     cwd: Path
     log: Path
     side: bool = False
+    folders: Sequence[str] = ()
 
     def to_wire(self) -> dict[str, Any]:
         """The keeper's JSON form."""
@@ -56,6 +60,7 @@ class Command:
             "cwd": str(self.cwd),
             "log": str(self.log),
             "side": self.side,
+            "folders": list(self.folders),
         }
 
 
