@@ -103,15 +103,16 @@ class AgentApp:
         if context.stopping:
             raise Stopping
         poll = asyncio.ensure_future(context.desk.orders(instance, seen=seen, wait_s=wait_s))
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(_cancel_when_gone(receive, poll))
         context.polls.add(poll)
         try:
-            await asyncio.wait((poll, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not poll.done():
-                raise Disconnected
-            if poll.cancelled():
-                raise Stopping
-            orders = poll.result()
+            orders = await poll
+        except asyncio.CancelledError:
+            if gone.done():
+                raise Disconnected from None
+            if context.stopping:
+                raise Stopping from None
+            raise
         finally:
             context.polls.discard(poll)
             # Both are ended here, whatever happened: a poll must leave nothing behind in the loop.
@@ -266,6 +267,7 @@ async def _pieces(receive: Receive, first: Message | None = None) -> AsyncIterat
         message = await receive()
 
 
-async def _gone(receive: Receive) -> None:
+async def _cancel_when_gone(receive: Receive, poll: asyncio.Future[Any]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    poll.cancel()
