@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.conftest import RUNNING, Cli, FakeClient
+from tests.cli.conftest import OFFER, RUNNING, Cli, FakeClient
 
 LISTINGS = {
     "jobs": ("jobs",),
@@ -86,7 +87,7 @@ def test_status_tells_the_story_of_a_job(cli: Cli, client: FakeClient) -> None:
         "j-aaaa1111  charlm",
         "running since",
         "metrics   loss 1.832",
-        "1 preemptions, 1 recoveries",
+        "survived  1 preemption, 1 recovery\n",
         "i-1 was taken back",
         "1:800",
         "on-demand",
@@ -131,8 +132,41 @@ def test_checkpoints_say_what_is_durable_superseded_and_deleted(cli: Cli, client
 
 
 def test_offers_pass_the_accelerator_on(cli: Cli, client: FakeClient) -> None:
-    assert "V100:1" in cli("offers", "--gpu", "V100", "-a").out
-    assert client.called("offers") == [("V100", True)]
+    assert "V100:1" in cli("offers", "--gpu", "V100").out
+    assert "V100:1" in cli("offers", "--gpu", "V100", "--free").out
+    assert client.called("offers") == [("V100", True), ("V100", False)]
+
+
+def test_offers_that_are_sold_out_are_shown_and_dim(
+    cli: Cli, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sold_out = dataclasses.replace(OFFER, zone="box-dry", available=0)
+    monkeypatch.setattr(client, "offers", lambda **_: [OFFER, sold_out])
+    _, there, dry = cli("offers").out.splitlines()
+    assert [line.split()[-4] for line in (there, dry)] == ["3", "0"]
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli("offers").code == 0
+    _, there, dry = terminal.getvalue().splitlines()
+    assert ("\x1b[2m" in there, "\x1b[2m" in dry) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "no offers"),
+        (("--gpu", "X9"), "nobody sells a machine with X9"),
+        (("--free",), "nothing is free now (everstep offers shows what is sold out)"),
+    ],
+)
+def test_no_offers_says_which(
+    cli: Cli, client: FakeClient, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setattr(client, "offers", lambda **_: [])
+    assert cli("offers", *words).out == said + "\n"
 
 
 def test_on_a_terminal_tables_are_drawn_and_names_are_no_markup(

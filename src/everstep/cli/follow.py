@@ -51,7 +51,7 @@ def live_line(view: JobDetail) -> str:
     if view.step is not None:
         parts.append(f"step {wording.progress(view)}")
     parts += [f"{name} {value:.4g}" for name, value in list(view.metrics.items())[:3]]
-    parts.append(f"{wording.machines(view)} machines")
+    parts.append(wording.machines_in_words(view))
     if view.price_usd_per_h:
         parts.append(f"{wording.market(view)} {wording.price(view.price_usd_per_h)}")
     parts.append(f"{wording.money(view.cost_usd)} so far")
@@ -165,7 +165,7 @@ def _last_line(view: JobDetail) -> str:
         f"{view.job} {view.phase}",
         f"step {wording.progress(view)}" if view.step is not None else "",
         f"cost {wording.money(view.cost_usd)}",
-        f"survived {view.preemptions} preemption{'' if view.preemptions == 1 else 's'}" if view.preemptions else "",
+        f"survived {wording.count(view.preemptions, 'preemption')}" if view.preemptions else "",
         view.why if view.phase != "succeeded" else "",
     ]
     return ", ".join(part for part in parts if part)

@@ -91,6 +91,11 @@ def status(job: JobArgument, output: OutputOption = Output.TABLE) -> None:
         print(f"\nlast checkpoint: step {last.step}, {wording.ago(last.at)}, {safe}")
 
 
+def _survived(detail: JobDetail) -> str:
+    recoveries = f"{detail.recoveries} recover{'y' if detail.recoveries == 1 else 'ies'}"
+    return f"{wording.count(detail.preemptions, 'preemption')}, {recoveries}"
+
+
 def _summary(detail: JobDetail) -> None:
     facts(
         [
@@ -102,7 +107,7 @@ def _summary(detail: JobDetail) -> None:
             ("step", wording.progress(detail)),
             ("metrics", "  ".join(f"{name} {value:.4g}" for name, value in detail.metrics.items())),
             ("cost", f"{wording.money(detail.cost_usd)} so far, {wording.price(detail.price_usd_per_h)} now"),
-            ("survived", f"{detail.preemptions} preemptions, {detail.recoveries} recoveries"),
+            ("survived", _survived(detail)),
             ("exit code", "" if detail.exit_code is None else str(detail.exit_code)),
             ("kept until", "" if detail.keep_until is None else wording.instant(detail.keep_until)),
             ("owner", f"{detail.user} / {detail.project}"),

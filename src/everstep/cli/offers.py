@@ -36,13 +36,16 @@ def offers(
     accelerator: Annotated[
         str | None, typer.Option("--accelerator", "--gpu", help="Only machines with this one.")
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Also what has no capacity now.")] = False,
+    free: Annotated[bool, typer.Option("--free", help="Only what has capacity now.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List what can be leased now, cheapest first.
+    """List what is sold, cheapest first. What is sold out has FREE 0.
 
     Example: `everstep offers --gpu A100`
     """
     with link.connected() as client:
-        found = client.offers(accelerator=accelerator, all=all_)
-    listing(found, COLUMNS, output, empty="no offers")
+        found = client.offers(accelerator=accelerator, all=not free)
+    empty = "no offers" if not accelerator else f"nobody sells a machine with {accelerator}"
+    if free:
+        empty = "nothing is free now (everstep offers shows what is sold out)"
+    listing(found, COLUMNS, output, empty=empty, dim=lambda offer: offer.available == 0)

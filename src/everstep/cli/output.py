@@ -52,12 +52,22 @@ def field(name: str) -> Callable[[Row], str]:
     return cell
 
 
-def listing(rows: Sequence[Row], columns: Sequence[Column], output: Output, *, empty: str) -> None:
-    """Print rows: as a table (``empty`` instead if there are none), or as they are, as JSON or YAML."""
+def listing(
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    output: Output,
+    *,
+    empty: str,
+    dim: Callable[[Row], bool] = lambda row: False,
+) -> None:
+    """Print rows: as a table (``empty`` instead if there are none), or as they are, as JSON or YAML.
+
+    ``dim``: rows that matter less.
+    """
     if output is not Output.TABLE:
         document(rows, output)
     elif rows:
-        table(rows, columns)
+        table(rows, columns, dim=dim)
     else:
         print(empty)
 
@@ -73,16 +83,22 @@ def document(data: Any, output: Output) -> None:
         print(json.dumps(plain, indent=2, ensure_ascii=False))
 
 
-def table(rows: Sequence[Row], columns: Sequence[Column], *, indent: int = 0) -> None:
+def table(
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    *,
+    indent: int = 0,
+    dim: Callable[[Row], bool] = lambda row: False,
+) -> None:
     """Print rows as a table."""
     cells = [[column.cell(row).replace("\n", " ") for column in columns] for row in rows]
     if sys.stdout.isatty():
-        _rich_table(cells, columns, indent)
+        _rich_table(cells, columns, indent, [dim(row) for row in rows])
     else:
         _plain_table(cells, columns, indent)
 
 
-def _rich_table(cells: list[list[str]], columns: Sequence[Column], indent: int) -> None:
+def _rich_table(cells: list[list[str]], columns: Sequence[Column], indent: int, dim: Sequence[bool]) -> None:
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
@@ -91,9 +107,9 @@ def _rich_table(cells: list[list[str]], columns: Sequence[Column], indent: int) 
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         drawn.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
-    for line in cells:
+    for line, faint in zip(cells, dim, strict=True):
         # Text, not markup: a job may be called "[red]".
-        drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in line))
+        drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in line), style="dim" if faint else None)
     Console().print(Padding(drawn, (0, 0, 0, indent)))
 
 

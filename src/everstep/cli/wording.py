@@ -61,9 +61,24 @@ def progress(view: Any) -> str:
     return f"{view.step}/{total}" if total is not None else str(view.step)
 
 
+def count(number: int, thing: str) -> str:
+    """``1 machine``, ``2 machines``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def machines(view: JobView) -> str:
-    """``2/2``: machines ready, of nodes asked for."""
-    return f"{view.instances.get('ready', 0)}/{view.nodes}"
+    """``2/2``: machines ready, of nodes asked for; ``2/2 +1`` while one more is there than places."""
+    ready = view.instances.get("ready", 0)
+    extra = ready - view.nodes
+    return f"{view.nodes}/{view.nodes} +{extra}" if extra > 0 else f"{ready}/{view.nodes}"
+
+
+def machines_in_words(view: JobView) -> str:
+    """``1/2 machines``; ``3 machines for 2 places`` while a successor is there and the one it follows is too."""
+    ready = view.instances.get("ready", 0)
+    if ready > view.nodes:
+        return f"{count(ready, 'machine')} for {count(view.nodes, 'place')}"
+    return f"{ready}/{count(view.nodes, 'machine')}"
 
 
 def market(view: Any) -> str:
