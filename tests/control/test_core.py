@@ -1,0 +1,136 @@
+"""The loop's arithmetic: lines first, effects after, and nothing done that no line tells of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everstep.control import core as module
+from everstep.control.core import Core, Market
+from everstep.model.effects import Launch
+from everstep.model.errors import Conflict, NotFound, UnlistedTransition
+from everstep.model.events import CancelRequested, JobSubmitted, LaunchFailed, LaunchSucceeded, UnpauseRequested
+from everstep.model.ids import InstanceId, JobId, LaunchToken
+from everstep.model.job import JobPhase
+from tests.brain.making import DEPLOYMENT, JOB, offer, task
+
+
+def market() -> Core:
+    made = Core(DEPLOYMENT)
+    made.market.set_offers([offer("a"), offer("b", price=1.5)])
+    made.market.shared_folders.update(a="/shared", b="/shared")
+    return made
+
+
+def with_job(nodes: int = 1) -> Core:
+    made = market()
+    made.submit(JobSubmitted(JOB, task(nodes), "u", "p"), 10.0)
+    return made
+
+
+def launches(made: Core) -> list[LaunchToken]:
+    return [e.event.token for e in made.take().effects if isinstance(e, Launch)]
+
+
+def test_every_effect_comes_with_its_intent_among_the_lines_and_is_handed_over_once() -> None:
+    made = with_job(2)
+    outcome = made.take()
+    assert [type(line.event).__name__ for line in outcome.lines] == [
+        "JobSubmitted", "Decided", "LaunchIntended", "LaunchIntended",
+    ]  # fmt: skip
+    told = [line.event for line in outcome.lines]
+    assert all(effect.event in told for effect in outcome.effects if isinstance(effect, Launch))
+    assert made.take().lines == []
+    assert made.take().effects == []
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_effect_whose_intent_is_not_listed_is_not_handed_over(monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
+    real = module.advance
+
+    def advance(state: Any, event: Any, now: float) -> Any:
+        if type(event).__name__ == "LaunchIntended":
+            raise UnlistedTransition("no launch in this test")
+        return real(state, event, now)
+
+    monkeypatch.setattr(module, "advance", advance)
+    made = market()
+    made.strict = strict
+    if strict:
+        with pytest.raises(UnlistedTransition):
+            made.submit(JobSubmitted(JOB, task(1), "u", "p"), 10.0)
+        return
+    made.submit(JobSubmitted(JOB, task(1), "u", "p"), 10.0)
+    outcome = made.take()
+    assert outcome.effects == []
+    assert [type(line.event).__name__ for line in outcome.lines].count("Rejected") == 1
+    assert made.states[JOB].wait == "quarantined: no launch in this test"
+
+
+def test_an_event_that_changes_nothing_leaves_no_line() -> None:
+    made = with_job()
+    (token,) = launches(made)
+    answer = LaunchSucceeded(token, InstanceId("i-1"), 11.0, 1.0)
+    made.handle(JOB, answer, 11.0)
+    assert len(made.take().lines) == 1
+    made.handle(JOB, answer, 12.0)
+    assert made.take().lines == []
+
+
+def test_requests_that_do_not_fit_are_refused_without_a_line() -> None:
+    made = with_job()
+    made.take()
+    with pytest.raises(NotFound):
+        made.ask(JobId("j-nobody"), CancelRequested("u"), 11.0)
+    with pytest.raises(Conflict):
+        made.ask(JOB, UnpauseRequested("u"), 11.0)
+    assert made.take().lines == []
+
+
+def test_a_job_is_looked_at_when_its_time_has_come_and_not_before() -> None:
+    made = Core(DEPLOYMENT)
+    made.submit(JobSubmitted(JOB, task(1), "u", "p"), 10.0)
+    made.take()
+    at = made.next_wake()
+    assert at is not None
+    made.market.set_offers([offer("a")])
+    made.market.shared_folders["a"] = "/shared"
+    made.wake(at - 0.001)
+    assert launches(made) == []
+    made.wake(at)
+    assert len(launches(made)) == 1
+
+
+def test_a_market_that_moves_is_used_at_once_by_those_who_wait() -> None:
+    made = Core(DEPLOYMENT)
+    made.submit(JobSubmitted(JOB, task(1), "u", "p"), 10.0)
+    made.take()
+    assert made.market.set_offers([offer("a")])
+    made.market.shared_folders["a"] = "/shared"
+    made.market_moved(11.0)
+    assert len(launches(made)) == 1
+    made.market_moved(12.0)
+    assert launches(made) == [], "nobody waits any more"
+
+
+def test_only_what_matters_of_the_market_is_a_move() -> None:
+    made = Market()
+    assert made.set_offers([offer("a", price=1.0)])
+    assert not made.set_offers([offer("a", price=1.0)])
+    assert made.set_offers([offer("a", price=1.1)])
+    assert made.set_offers([offer("a", price=1.1, available=0)])
+    assert made.set_offers([])
+
+
+def test_an_ended_job_that_is_dropped_is_looked_at_no_more() -> None:
+    made = with_job()
+    (token,) = launches(made)
+    made.ask(JOB, CancelRequested("u"), 11.0)
+    made.handle(JOB, LaunchFailed(token, "no_capacity", ""), 12.0)
+    state = made.drop(JOB)
+    assert state.phase is JobPhase.CANCELLED
+    assert (made.states, made.next_wake()) == ({}, None)
+    made.wake(1e9)
+    made.adopt(state)
+    assert made.states == {JOB: state}
