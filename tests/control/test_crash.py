@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.control.core import Core
@@ -20,6 +20,7 @@ from tests.parity.generated import worlds
 KILLS = st.lists(st.tuples(st.integers(1, 900), st.integers(0, 300)), min_size=1, max_size=3)
 
 
+@settings(max_examples=max(settings().max_examples // 3, 10))
 @given(worlds(), KILLS, st.sampled_from((0.0, 0.0, 0.23)))
 def test_a_server_killed_at_any_instant_loses_nothing_and_leaves_nothing(
     drawn: ScriptedWorld, kills: list[tuple[int, int]], slow_s: float

@@ -121,7 +121,7 @@ WORLDS = (
     world("launch_throttled", launches=(LaunchScript(first=("throttled", "throttled", "unreachable")),)),
     world("launch_answer_lost", launches=(LaunchScript(lost_answer=True), LaunchScript(0.7, lost_answer=True))),
     world("setup_fails", agents=(AgentScript(setup_rc=3),), until=80.0),
-    world("machine_that_never_joins", agents=(AgentScript(boot_s=None),), until=80.0),
+    world("machine_that_never_joins", agents=(AgentScript(boot_s=None),), until=720.0),
     world("unreachable_peer", agents=(AgentScript(), AgentScript(unreachable=True)), until=220.0),
     world(
         "vendor_does_not_answer",
