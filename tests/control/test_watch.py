@@ -271,6 +271,34 @@ def test_trouble_with_the_vendor_is_shown_and_survived_and_proves_nothing() -> N
     watching(main, up())
 
 
+def test_a_vendor_that_breaks_its_contract_is_trouble_like_any_other() -> None:
+    async def main(t: Tower) -> None:
+        t.vendor.error = KeyError("region")
+        await t.watch.poll()
+        assert t.known.troubles == ["unexpected KeyError('region')"]
+        assert t.known.told == []
+
+    watching(main, up())
+
+
+def test_offers_that_cannot_be_had_leave_the_market_as_it_was() -> None:
+    async def main(site: Site) -> None:
+        await site.start()
+        before = site.controller.core.market.offers
+        assert before
+
+        async def offers(query: object) -> list[Any]:
+            raise ValueError("a bug of the plugin")
+
+        site.provider.offers = offers  # type: ignore[assignment,method-assign]
+        await site.clock.sleep(20.0)
+        assert site.controller.core.market.offers == before
+        assert site.controller.failed is not None
+        assert not site.controller.failed.done()
+
+    on_site(main)
+
+
 def test_a_notice_is_told_once_and_not_again_when_the_agent_told_it_first() -> None:
     async def main(t: Tower) -> None:
         t.vendor.rows = [row()]

@@ -84,8 +84,10 @@ class Surroundings:
         for provider in self._providers.values():
             try:
                 found.extend(await provider.offers(OfferQuery()))
-            except ProviderError as error:
-                self._known.trouble(provider.name, str(error))
+            except Exception as error:
+                # Also what no provider should raise: it must not take the jobs of all others down with it.
+                text = str(error) if isinstance(error, ProviderError) else f"unexpected {error!r}"
+                self._known.trouble(provider.name, text)
                 # What was offered a moment ago is a better guess than nothing at all.
                 found.extend(o for o in self._core.market.offers if o.provider == provider.name)
         for offer in found:

@@ -90,6 +90,10 @@ class Watch:
             except ProviderError as error:
                 self._known.trouble(self.provider.name, str(error))
                 return
+            except Exception as error:
+                # A provider that breaks its contract must not take the jobs of all others down with it.
+                self._known.trouble(self.provider.name, f"unexpected {error!r}")
+                return
             self._known.trouble(self.provider.name, "")
             self.polled_at = self._clock.now()
         reach("sweep.before")
