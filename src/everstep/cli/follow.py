@@ -166,7 +166,7 @@ def _last_line(view: JobDetail) -> str:
         f"step {wording.progress(view)}" if view.step is not None else "",
         f"cost {wording.money(view.cost_usd)}",
         f"survived {wording.count(view.preemptions, 'preemption')}" if view.preemptions else "",
-        view.why if view.phase != "succeeded" else "",
+        wording.first_line(view.why) if view.phase != "succeeded" else "",
     ]
     return ", ".join(part for part in parts if part)
 

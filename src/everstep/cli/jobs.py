@@ -8,12 +8,15 @@ import typer
 
 from everstep.cli import link, wording
 from everstep.cli.output import Column, Output, OutputOption, document, facts, field, listing, table
+from everstep.cli.postmortem import last_words
 
 if TYPE_CHECKING:
     from everstep.client.results import JobDetail
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Job id, or the beginning of one.")]
 """The job that a command is about."""
+
+_TAIL_LINES = 20
 
 COLUMNS = (
     Column("JOB", field("job")),
@@ -48,7 +51,7 @@ _MACHINES = (
     Column("PHASE", field("phase")),
     Column("$/H", lambda m: wording.price(m.price_usd_per_h), right=True),
     Column("NOTICE", field("notice")),
-    Column("ENDED BY", lambda m: wording.words(m.end) or m.failure),
+    Column("ENDED BY", lambda m: wording.words(m.end) or wording.first_line(m.failure)),
 )
 
 
@@ -89,6 +92,12 @@ def status(job: JobArgument, output: OutputOption = Output.TABLE) -> None:
         last = there[-1]
         safe = "durable" if last.durable else "not durable: lost with its machine"
         print(f"\nlast checkpoint: step {last.step}, {wording.ago(last.at)}, {safe}")
+    words = last_words(detail)
+    if words is not None:
+        print(f"\nlast lines of {words.whose}:")
+        for line in words.text.splitlines()[-_TAIL_LINES:]:
+            print(f"  {line}")
+        print(f"all of it: {words.more}")
 
 
 def _survived(detail: JobDetail) -> str:
@@ -101,7 +110,7 @@ def _summary(detail: JobDetail) -> None:
         [
             ("job", f"{detail.job}  {detail.name}"),
             ("phase", f"{detail.phase} since {wording.instant(detail.since)}"),
-            ("why", detail.why),
+            ("why", wording.first_line(detail.why)),
             ("waits for", detail.wait),
             ("alarm", detail.alarm),
             ("step", wording.progress(detail)),

@@ -10,6 +10,7 @@ import typer
 from everstep.cli import failures, link
 from everstep.cli.jobs import JobArgument
 from everstep.cli.lines import Joiner
+from everstep.cli.postmortem import no_output
 
 
 def logs(
@@ -25,9 +26,23 @@ def logs(
     """
     if rank is not None and not (rank.isdigit() or rank == "setup" or rank.startswith("exec-")):
         raise failures.usage("everstep logs", "--rank", f"expected a rank number or 'setup', found '{rank}'")
+    filtered = rank is not None or attempt is not None or node is not None
     with link.connected() as client:
+        if follow:
+            before = client.status(job)
+            if not before.attempts and not before.ended:
+                _say(no_output(before, filtered=filtered))
         joiner = Joiner(plain=rank is not None)
+        wrote = False
         for part in client.logs(job, follow=follow, rank=rank, attempt=attempt, node=node):
+            wrote = True
             sys.stdout.write(joiner.take(part))
             sys.stdout.flush()
         sys.stdout.write(joiner.rest())
+        if not wrote:
+            _say(no_output(client.status(job), filtered=filtered))
+
+
+def _say(text: str) -> None:
+    # Not among the job's own output.
+    print(text, file=sys.stderr, flush=True)

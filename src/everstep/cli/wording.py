@@ -86,6 +86,12 @@ def market(view: Any) -> str:
     return words(view.market) or UNKNOWN
 
 
+def first_line(text: str) -> str:
+    """The first line of a text; ``...`` tells that there are more."""
+    first, _, rest = text.strip().partition("\n")
+    return f"{first} ..." if rest else first
+
+
 def words(name: str | None) -> str:
     """``node loss`` for ``node_loss``."""
     return (name or "").replace("on_demand", "on-demand").replace("_", " ")
