@@ -12,7 +12,7 @@ from everstep.model.events import Event, JobSubmitted
 from everstep.model.ids import DEPLOYMENT_STREAM, JobId
 from everstep.model.job import InstancePhase, JobState
 from everstep.model.task import Task
-from everstep.ports import Append, Fence, Record
+from everstep.ports import Append, Fence, NewRecord, Record
 from everstep.store.memory import MemoryStore
 from everstep.testing.scripted import ScriptedWorld, Submission
 from everstep.testing.scripted_agents import ScriptedAgents
@@ -40,10 +40,12 @@ class MoodyStore(MemoryStore):
         self.delay_s = 0.0
         self.refuse: Exception | None = None
         self.refuse_leases: Exception | None = None
+        self.written: list[NewRecord] = []
         self.on_append: Callable[[Sequence[Append]], None] = lambda batch: None
 
     async def append(self, batch: Sequence[Append], fence: Fence | None) -> int:
         self.on_append(batch)
+        self.written.extend(r for a in batch for r in a.records)
         if self.delay_s:
             await self._clock.sleep(self.delay_s)
         if self.refuse is not None:
@@ -141,6 +143,11 @@ class Site:
     def state(self, job: JobId = JOB) -> JobState:
         """The job."""
         return self.controller.states[job]
+
+    @property
+    def written(self) -> list[NewRecord]:
+        """Every line that was handed to the journal, in order."""
+        return self.store.written
 
     def in_phase(self, phase: InstancePhase, job: JobId = JOB) -> list[str]:
         """Machines of the job in that phase."""

@@ -314,13 +314,16 @@ def test_a_silence_makes_us_ask_the_vendor_long_before_the_next_look() -> None:
 
 def test_the_market_is_heard_of_at_once_when_it_moves() -> None:
     dry = tuple(replace(o, available=0) for o in PLENTY if o.market is Market.SPOT)
-    markets = (MarketAt(0.0, dry), MarketAt(30.0, PLENTY))
+    markets = (MarketAt(0.0, dry), MarketAt(31.0, PLENTY))
 
     async def main(site: Site) -> None:
         await site.start()
-        await site.clock.sleep(29.0)
+        await site.clock.sleep(31.0)
         assert site.provider.machines == {}
         assert "capacity" in site.state().wait
-        await site.until(lambda: len(site.provider.machines) == 1, 8.0)
+        wake = site.controller.core.next_wake()
+        assert wake is not None
+        await site.until(lambda: "LaunchIntended" in [r.kind for r in site.written], 2.0)
+        assert site.clock.now() < wake, "long before the job would have looked again by itself"
 
-    on_site(main, one_job(task(1, spot=SpotMode.TRUE), markets=markets))
+    on_site(main, one_job(task(1, spot=SpotMode.TRUE), markets=markets, offers_s=0.7013))
