@@ -13,10 +13,10 @@ def progress(t: Telemetry, now: float, attempt: int, step: int, total: int | Non
     return t.progress(ME, now, attempt=attempt, step=step, total=total, metrics={})
 
 
-def test_only_the_first_progress_of_an_attempt_and_a_new_total_are_news() -> None:
+def test_the_first_progress_of_an_attempt_its_first_move_and_a_new_total_are_news() -> None:
     t = Telemetry({})
     news = [progress(t, 1.0, 1, 1), progress(t, 2.0, 1, 2), progress(t, 3.0, 1, 3, 9), progress(t, 4.0, 1, 4, 9)]
-    assert news == [True, False, True, False]
+    assert news == [True, True, True, False]
     assert progress(t, 5.0, 2, 3, 9)
 
 

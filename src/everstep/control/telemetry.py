@@ -19,6 +19,8 @@ class Observed:
     total: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     ranks_alive: int = 0
+    first_step: int | None = None
+    """First step told in this attempt; None again once a later one was told. The first may be where it started from."""
     restarted: bool = False
     """Not heard since the server started: judged only after a full lease."""
 
@@ -44,9 +46,16 @@ class Telemetry:
     def progress(
         self, instance: InstanceId, now: float, *, attempt: int, step: int, total: int | None, metrics: dict[str, float]
     ) -> bool:
-        """Takes in a progress message; returns whether it is the first of its attempt or tells a new total."""
+        """Takes in a progress message; returns whether it is news.
+
+        News is the first of an attempt, the first step beyond that one (evidence that it does get on), and a new total.
+        """
         seen = self.word(instance, now)
-        news = seen.attempt != attempt or seen.step is None or (total is not None and total != seen.total)
+        first = seen.attempt != attempt or seen.step is None
+        moved = not first and seen.first_step is not None and step > seen.first_step
+        news = first or moved or (total is not None and total != seen.total)
+        if first or moved:
+            seen.first_step = step if first else None
         seen.attempt, seen.step, seen.step_at, seen.metrics = attempt, step, now, metrics
         seen.total = total if total is not None else seen.total
         self._heard[instance] = Heard(now, step, now, seen.total)
@@ -59,7 +68,7 @@ class Telemetry:
             return
         seen.ranks_alive = ranks_alive
         if attempt is not None and attempt != seen.attempt:
-            seen.attempt, seen.step, seen.step_at, seen.metrics = attempt, None, None, {}
+            seen.attempt, seen.step, seen.step_at, seen.metrics, seen.first_step = attempt, None, None, {}, None
             self._heard[instance] = Heard(seen.last_heard, None, None, seen.total)
 
     def grace(self, instance: InstanceId, until: float) -> None:

@@ -390,3 +390,14 @@ def test_orders_change_for_every_member_when_an_attempt_ends() -> None:
 def test_a_machine_that_is_leaving_is_not_used_again() -> None:
     state = fold(running(2), [gone(I1), TerminateIntended(I2, "x"), *machine(3, slot=0)], 9.0)
     assert state.phase is JobPhase.ACQUIRING
+
+
+def test_a_restored_script_that_tells_where_it_stands_has_not_got_on_yet() -> None:
+    """Rule 5: an attempt that restores and dies again and again is no progress."""
+    state = running()
+    state = fold(state, [Restored(I1, 1, "9:40"), ProgressSeen(I1, 1, 40)], 5.0)
+    assert state.attempt is not None
+    assert not state.attempt.progressed
+    state = fold(state, [ProgressSeen(I1, 1, 41)], 6.0)
+    assert state.attempt is not None
+    assert state.attempt.progressed

@@ -92,10 +92,16 @@ def _saved(a: AttemptState, t: Told[CheckpointSaved], now: float) -> AttemptStat
     return replace(a, saves=saves, progressed=True, step=_latest(a.step, t.event.step))
 
 
+def _base_step(a: AttemptState) -> int:
+    """Where the attempt started: a restored script that tells this very step has not got on yet."""
+    base = a.base or a.base_wanted
+    return int(base.partition(":")[2]) if base else 0
+
+
 def _progress(a: AttemptState, t: Told[ProgressSeen], now: float) -> AttemptState:
     return replace(
         a,
-        progressed=True,
+        progressed=a.progressed or t.event.step > _base_step(a),
         step=_latest(a.step, t.event.step),
         total=t.event.total if t.event.total is not None else a.total,
         first_step_at=_earliest(a.first_step_at, t.event.first_step_at),
@@ -165,7 +171,12 @@ def _member_lost(a: AttemptState, t: Told[Event], now: float) -> AttemptState:
     a = replace(a, ended={t.token: LOST, **a.ended})
     e = t.event
     if isinstance(e, InstanceEnded | InstanceSilent) and e.last_step is not None:
-        a = replace(a, step=_latest(a.step, e.last_step), last_step_at=_latest(a.last_step_at, e.last_step_at))
+        a = replace(
+            a,
+            progressed=a.progressed or e.last_step > _base_step(a),
+            step=_latest(a.step, e.last_step),
+            last_step_at=_latest(a.last_step_at, e.last_step_at),
+        )
     if a.phase is G.STOPPING and not set(a.ended) >= set(a.members):
         return a
     return _finish(a, now, failed=a.phase is not G.STOPPING, hint="a machine of the gang is gone")
