@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
 import sys
@@ -41,11 +42,20 @@ def explain(error: BaseException, command: str) -> tuple[int, list[str]]:
     # Typer moves its exceptions between releases; what they can do has stayed.
     if hasattr(error, "format_message"):
         return BAD_INPUT, [str(_usage_problem(error, command))]
-    if isinstance(error, OSError) and error.filename is not None:
-        return REFUSED, [f"{command}: {error.filename}: {(error.strerror or str(error)).lower()}"]
+    if isinstance(error, OSError) and (error.filename is not None or error.errno == errno.ENOSPC):
+        return REFUSED, [f"{command}: {_file_trouble(error)}"]
     name = type(error).__name__
     hint = "EVERSTEP_DEBUG=1 shows where"
     return REFUSED, [f"{command}: internal error: {name}: {_one_line(str(error))}; {hint}"]
+
+
+def _file_trouble(error: OSError) -> str:
+    words = (error.strerror or str(error)).lower()
+    if error.errno == errno.ENOSPC:
+        import tempfile
+
+        words += f"; free some, or set TMPDIR to a folder elsewhere (now {tempfile.gettempdir()})"
+    return f"{error.filename}: {words}" if error.filename is not None else words
 
 
 def usage(command: str, option: str, message: str, fix: str = "") -> BadInput:

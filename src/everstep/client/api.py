@@ -91,8 +91,17 @@ class Client:
                     raise NoServer(f"no server runs for {self.home.path}; start one with: everstep server start")
                 url, certificate = info.url, info.certificate
             token = self.home.token() if self._token is None else self._token
-            self._wire = Wire(url, token, timeout_s=self._timeout_s, certificate=certificate)
+            hint = self._gone if self._url is None else lambda: ""
+            self._wire = Wire(url, token, timeout_s=self._timeout_s, certificate=certificate, hint=hint)
         return self._wire
+
+    def _gone(self) -> str:
+        """What to say when nobody listens where the last server said that it does."""
+        from everstep.client import launcher
+
+        if launcher.is_running(self.home):
+            return "it is starting or stopping"
+        return "it was killed: start it again with: everstep server start (jobs and machines go on)"
 
     # --- Submitting ---------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,11 @@ import time
 from dataclasses import dataclass
 
 from everstep.client.api import Client
-from everstep.client.home import Home, NoServer, ServerInfo
+from everstep.client.home import HOME_VARIABLE, Home, NoServer, ServerInfo
 from everstep.model.errors import EverstepError
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
-_TAIL_LINES = 15
 _started: list[subprocess.Popen[bytes]] = []
 """Servers started by this process.
 
@@ -29,7 +28,7 @@ They are meant to outlive it, so nobody waits for them; keeping them here says s
 
 
 class ServerFailed(EverstepError):
-    """The server did not start or did not stop; the text ends with the last lines of its log."""
+    """The server did not start or did not stop; the text says why in one line, and where its log is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +78,13 @@ def start_background(home: Home, *, arguments: tuple[str, ...] = (), timeout_s: 
         timeout_s: how long it may take.
 
     Raises:
-        ServerFailed: it ended, or is not healthy in time.
+        ServerFailed: it ended, or is not healthy in time, or the folder cannot be used.
+        UnsafeFile: others can read the token.
     """
     deadline = time.monotonic() + timeout_s
-    home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(home)
+    if home.token_file.exists():
+        home.token()  # with one that cannot be used every question would fail, and we would wait for nothing
     process: subprocess.Popen[bytes] | None = None
     mark = 0
     while True:
@@ -95,13 +97,13 @@ def start_background(home: Home, *, arguments: tuple[str, ...] = (), timeout_s: 
             _started.append(process)
         if process is not None and process.poll() is not None and not is_running(home):
             # Two callers may start one each: the loser leaves at once, and the winner holds the lock.
+            last = _last_line(home, mark)
+            why = f": {last.removeprefix('everstep server: ')}" if last else ""
             raise ServerFailed(
-                f"the server did not start (exit code {process.returncode})\n{_tail(home, mark)}".rstrip()
+                f"the server did not start (exit code {process.returncode}){why}; its log is {home.log_file}"
             )
         if time.monotonic() > deadline:
-            raise ServerFailed(
-                f"the server is not healthy after {timeout_s:.0f} s: {now.text}\n{_tail(home, mark)}".rstrip()
-            )
+            raise ServerFailed(f"{now.text} (waited {timeout_s:.0f} s); its log is {home.log_file}")
         time.sleep(0.03)
 
 
@@ -129,6 +131,9 @@ def stop(home: Home, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         if time.monotonic() > deadline:
             raise ServerFailed(f"the server did not stop within {timeout_s:.0f} s; its log is {home.log_file}")
         time.sleep(0.03)
+    for process in _started:
+        if info is not None and process.pid == info.pid:
+            process.wait()  # it let go of the lock with its last breath
     return True
 
 
@@ -148,6 +153,16 @@ def _spawn(home: Home, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
         os.close(descriptor)
 
 
+def _make_folder(home: Home) -> None:
+    try:
+        home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What a server does first; as root even a folder without rights can be written.
+        os.close(os.open(home.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    except OSError as error:
+        words = (error.strerror or str(error)).lower()
+        raise ServerFailed(f"the folder {home.path} cannot be used: {words}; {HOME_VARIABLE} names another") from None
+
+
 def _holder(home: Home, info: ServerInfo | None) -> int:
     try:
         return int(home.lock_file.read_text())
@@ -164,12 +179,12 @@ def _size(home: Home) -> int:
         return 0
 
 
-def _tail(home: Home, start: int) -> str:
-    """Last lines the server logged since ``start``."""
+def _last_line(home: Home, start: int) -> str:
+    """The last line that was logged since ``start``."""
     try:
         with home.log_file.open("rb") as file:
             file.seek(max(start, file.seek(0, os.SEEK_END) - 16_384))
-            lines = file.read().decode(errors="replace").splitlines()
+            lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    return "\n".join(lines[-_TAIL_LINES:])
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

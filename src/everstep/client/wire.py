@@ -4,11 +4,12 @@ question.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 from urllib.parse import urlencode, urlsplit
@@ -50,7 +51,15 @@ class Wire:
     Threads may share it: plain requests take turns on one connection, each stream has its own.
     """
 
-    def __init__(self, url: str, token: str, *, timeout_s: float = 60.0, certificate: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_s: float = 60.0,
+        certificate: str = "",
+        hint: Callable[[], str] = lambda: "",
+    ) -> None:
         """Connects on first use.
 
         Args:
@@ -58,6 +67,7 @@ class Wire:
             token: bearer token.
             timeout_s: how long to wait for an answer to begin, or to go on.
             certificate: file with the certificate to trust for ``https``; empty = the system's authorities.
+            hint: asked when nobody listens at ``url``; what to tell the user beside that.
         """
         self.url = url.rstrip("/")
         self._split = urlsplit(self.url)
@@ -66,6 +76,7 @@ class Wire:
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._timeout_s = timeout_s
         self._certificate = certificate
+        self._hint = hint
         self._connection: http.client.HTTPConnection | None = None
         self._lock = threading.Lock()
 
@@ -122,8 +133,7 @@ class Wire:
                     self._connection = self._connect()
                     self._connection.connect()
                     reached = True
-                self._connection.request(method, target, body=body, headers=headers)
-                response = self._connection.getresponse()
+                response = _answer(self._connection, method, target, body, headers)
                 data = response.read()
             except (OSError, http.client.HTTPException) as error:
                 self.close()
@@ -191,7 +201,8 @@ class Wire:
     def _silent(self, error: Exception) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"the server at {self.url} shows a certificate that is not trusted ({error.verify_message})"
-        return f"the server at {self.url} does not answer ({_words(error)})"
+        hint = self._hint() if isinstance(error, ConnectionRefusedError) else ""
+        return f"the server at {self.url} does not answer ({_words(error)})" + (f"; {hint}" if hint else "")
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._split.hostname or "", self._split.port
@@ -203,6 +214,19 @@ class Wire:
             words = f"the certificate of the server at {self.url} cannot be read: {self._certificate}"
             raise NoServer(f"{words} ({_words(error)})") from None
         return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
+
+
+def _answer(
+    connection: http.client.HTTPConnection, method: str, target: str, body: Body, headers: dict[str, str]
+) -> http.client.HTTPResponse:
+    try:
+        connection.request(method, target, body=body, headers=headers)
+    except (BrokenPipeError, ConnectionResetError):
+        # The server had enough of a long body and said why before it hung up.
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return connection.getresponse()
+        raise
+    return connection.getresponse()
 
 
 def _target(base: str, path: str, query: Mapping[str, Any] | None) -> str:

@@ -12,9 +12,10 @@ from everstep.model.access import Verb
 from everstep.model.errors import NotFound
 from everstep.server.context import actor_of, context_of
 from everstep.server.files import UPLOAD_BYTES
-from everstep.server.problems import TooLarge
+from everstep.server.problems import Refused, TooLarge
 
 router = APIRouter()
+_PATIENCE_BYTES = 1 << 30
 
 
 @router.post("/api/v1/uploads")
@@ -23,12 +24,25 @@ async def upload(request: Request, sha256: str = "") -> Any:
     context = context_of(request)
     context.allow(actor_of(request), Verb.SUBMIT)
     promised = request.headers.get("content-length", "")
-    if promised.isdigit() and int(promised) > UPLOAD_BYTES:
-        raise TooLarge(UPLOAD_BYTES, "the upload")
     try:
-        return {"digest": await context.files.store_upload(request.stream(), digest=sha256)}
+        try:
+            if promised.isdigit() and int(promised) > UPLOAD_BYTES:
+                raise TooLarge(UPLOAD_BYTES, "the upload")
+            return {"digest": await context.files.store_upload(request.stream(), digest=sha256)}
+        except Refused:
+            await _hear_out(request)
+            raise
     except ClientDisconnect:
         return Response(status_code=400)  # nobody is there to read it
+
+
+async def _hear_out(request: Request) -> None:
+    """Who is still sending would not hear a refusal: a connection closed on unread data takes the answer with it."""
+    heard = 0
+    async for piece in request.stream():
+        heard += len(piece)
+        if heard > _PATIENCE_BYTES:
+            return
 
 
 @router.head("/api/v1/uploads/{digest}")
