@@ -10,6 +10,9 @@ real agent sends one of each per second at most: the period is shortened to 0.43
 preemption, each carried out two seconds later, and 1 loss without notice, each followed by a replacement, a new attempt
 and the ten or so messages that belong to it; 2 jobs that end well and 2 submissions; saves of rank 0 fill up the 500
 that are journalled.
+
+Latencies are of use only where nothing else wants the two cores: on a busy machine run it as ``chrt -r 1 python -m
+benchmarks controller``. The time of an fsync on the same disk is told beside them. The full run is ``--duration 600``.
 """
 
 from __future__ import annotations
