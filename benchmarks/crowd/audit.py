@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.control.core import Core
+from everstep.control.kernel import Kernel
 from everstep.model import events as ev
 from everstep.model import handshake as h
 from everstep.model.ids import DEPLOYMENT_STREAM, DeploymentId, JobId
@@ -42,7 +42,7 @@ class Findings:
 
 async def audit(journal: Path, acked: Iterable[Acked]) -> Findings:
     """Folds the whole journal and looks for every acknowledged message."""
-    core, found = Core(DeploymentId("audit")), Findings()
+    kernel, found = Kernel(DeploymentId("audit")), Findings()
     told: set[tuple[str, str, str, int | None, int | None]] = set()
     begun: dict[str, dict[int, float]] = defaultdict(dict)
     store, seq = open_store(f"sqlite:///{journal}"), 0
@@ -53,8 +53,8 @@ async def audit(journal: Path, acked: Iterable[Acked]) -> Findings:
                 continue
             found.lines += 1
             job, event = JobId(record.stream.removeprefix("job/")), ev.decode(record.kind, record.body)
-            core.replay(job, event, record.at)
-            begun[job].setdefault(core.states[job].attempt_no, record.at)
+            kernel.replay(job, event, record.at)
+            begun[job].setdefault(kernel.states[job].attempt_no, record.at)
             for kind, cls in _CHECKED.items():
                 if isinstance(event, cls):
                     step = getattr(event, "step", None)
@@ -70,5 +70,5 @@ async def audit(journal: Path, acked: Iterable[Acked]) -> Findings:
             found.fenced += 1
         else:
             found.lost += 1
-    found.quarantined = sum(1 for state in core.states.values() if state.quarantined)
+    found.quarantined = sum(1 for state in kernel.states.values() if state.quarantined)
     return found

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from everstep.brain.snapshot import Settings
-from everstep.control import core
-from everstep.control.controller import LOOP, Options
+from everstep.control import kernel
+from everstep.control.controller import LOOP
+from everstep.control.options import Options
 from everstep.model.access import Actor
 from everstep.model.causes import Cause, InstanceEnd
 from everstep.model.errors import BadInput, Conflict, NotFound, UnlistedTransition
@@ -115,14 +116,14 @@ def test_an_impossible_move_quarantines_its_job_and_nothing_else() -> None:
 
 
 def test_what_could_not_be_recorded_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = core.advance
+    real = kernel.advance
 
     def advance(state: Any, event: Any, now: float) -> Any:
         if type(event).__name__ == "LaunchIntended" and state.id == JOB:
             raise UnlistedTransition("no launch in this test")
         return real(state, event, now)
 
-    monkeypatch.setattr(core, "advance", advance)
+    monkeypatch.setattr(kernel, "advance", advance)
 
     async def main(site: Site) -> None:
         await site.start()
@@ -321,7 +322,7 @@ def test_the_market_is_heard_of_at_once_when_it_moves() -> None:
         await site.clock.sleep(31.0)
         assert site.provider.machines == {}
         assert "capacity" in site.state().wait
-        wake = site.controller.core.next_wake()
+        wake = site.controller.kernel.next_wake()
         assert wake is not None
         await site.until(lambda: "LaunchIntended" in [r.kind for r in site.written], 2.0)
         assert site.clock.now() < wake, "long before the job would have looked again by itself"

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.control.core import Core
+from everstep.control.kernel import Kernel
 from everstep.model.errors import Conflict
 from everstep.model.events import CancelRequested, decode
 from everstep.model.ids import JobId
@@ -47,7 +47,7 @@ def test_a_server_killed_at_any_instant_loses_nothing_and_leaves_nothing(
 
 async def _check(site: Site) -> None:
     states = {job: site.controller.states[job] for job in site.controller.states}
-    folded = Core(DEPLOYMENT, strict=True)
+    folded = Kernel(DEPLOYMENT, strict=True)
     for record in await site.lines():
         folded.replay(JobId(record.stream.removeprefix("job/")), decode(record.kind, record.body), record.at)
     assert folded.states == states

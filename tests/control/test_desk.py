@@ -14,7 +14,15 @@ from everstep.control.agents import AgentDesk, NotYet
 from everstep.control.telemetry import Telemetry
 from everstep.model import handshake as h
 from everstep.model.errors import BadInput, Conflict, HandshakeMismatch, NotAuthorized
-from everstep.model.events import CheckpointSaved, Event, InstanceJoined, LaunchFailed, ProgressSeen, RanksEnded
+from everstep.model.events import (
+    AttemptsSkipped,
+    CheckpointSaved,
+    Event,
+    InstanceJoined,
+    LaunchFailed,
+    ProgressSeen,
+    RanksEnded,
+)
 from everstep.model.ids import InstanceId, JobId, LaunchToken
 from everstep.model.job import InstanceState, JobState
 from everstep.testing.virtual import VirtualClock, run_virtual
@@ -32,6 +40,10 @@ class Inbox:
         self.events: list[Event] = []
         self.open: list[asyncio.Future[None]] = []
         self.at_once = True
+        self.newest = 2
+
+    def newest_attempt(self, job: JobId) -> int:
+        return self.newest
 
     def find(self, job: JobId, token: LaunchToken) -> tuple[JobState, InstanceState] | None:
         found = self.state.instances.get(token) if job == self.state.id else None
@@ -350,6 +362,17 @@ def test_heartbeats_and_progress_are_telemetry_and_only_the_first_and_the_first_
             await c.desk.report(ME, [{"seq": n, **told}])
         assert [e.step for e in c.inbox.events if isinstance(e, ProgressSeen)] == [2, 3]
         assert (c.heard[ME].step, c.heard[ME].total) == (5, 9)
+
+    at_desk(main)
+
+
+def test_an_agent_that_knows_of_a_newer_attempt_tells_of_a_journal_that_was_put_back() -> None:
+    async def main(c: Counter) -> None:
+        beat = {"kind": h.MSG_HEARTBEAT, "ranks_alive": 1}
+        await c.desk.report(ME, [{"seq": 1, **beat, "attempt": 2}])
+        assert c.inbox.events == []
+        await c.desk.report(ME, [{"seq": 2, **beat, "attempt": 7}])
+        assert [(type(e), getattr(e, "to", None)) for e in c.inbox.events] == [(AttemptsSkipped, 7)]
 
     at_desk(main)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everstep.control.controller import Options
+from everstep.control.options import Options
 from everstep.model.errors import EverstepError, LeaseHeld, StaleFence, StoreClosed, StoreFull, StoreUnusable
 from everstep.model.events import CancelRequested, PauseRequested, RetryRequested
 from everstep.model.ids import DEPLOYMENT_STREAM, JobId, job_stream
@@ -38,7 +38,7 @@ def test_after_a_restart_every_job_is_as_it_was(at: float, how: str) -> None:
             await site.kill()
         before = {job: site.controller.states[job] for job in site.controller.states}
         site.controller = site.copy()
-        await site.controller.journal.restore(site.controller.core, site.controller.book)
+        await site.controller.journal.restore(site.controller.kernel, site.controller.book)
         assert {job: site.controller.book[job] for job in site.controller.book} == before
 
     on_site(main, BUSY, exclusive=True)
@@ -53,10 +53,10 @@ def test_snapshots_taken_at_any_moment_and_the_lines_after_them_give_the_same(ev
         for _ in range(12):
             await site.clock.sleep(9.37)
             copy = site.copy()
-            await copy.journal.restore(copy.core, copy.book)
+            await copy.journal.restore(copy.kernel, copy.book)
             states = site.controller.states
             assert {job: copy.book[job] for job in copy.book} == {job: states[job] for job in states}
-            assert copy.core.pools == site.controller.core.pools
+            assert copy.kernel.pools == site.controller.kernel.pools
         assert await site.store.load_snapshot("controller") is not None
 
     on_site(main, BUSY)
@@ -78,7 +78,7 @@ def test_a_snapshot_that_fits_in_no_way_is_thrown_away() -> None:
         ):
             await site.store.save_snapshot("controller", seq=found[0], body=body)
             copy = site.copy()
-            await copy.journal.restore(copy.core, copy.book)
+            await copy.journal.restore(copy.kernel, copy.book)
             assert {job: copy.book[job] for job in copy.book} == states
 
     on_site(main, BUSY)
@@ -92,7 +92,7 @@ def test_a_snapshot_of_another_shape_is_thrown_away(monkeypatch: pytest.MonkeyPa
         states = {job: site.controller.states[job] for job in site.controller.states}
         monkeypatch.setattr("everstep.control.snapshots.shape_stamp", lambda: "of tomorrow")
         copy = site.copy()
-        await copy.journal.restore(copy.core, copy.book)
+        await copy.journal.restore(copy.kernel, copy.book)
         assert copy.journal.seq == len(await site.store.read(limit=100_000)), "all of it was read again"
         assert {job: copy.book[job] for job in copy.book} == states
 

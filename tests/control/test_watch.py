@@ -284,7 +284,7 @@ def test_a_vendor_that_breaks_its_contract_is_trouble_like_any_other() -> None:
 def test_offers_that_cannot_be_had_leave_the_market_as_it_was() -> None:
     async def main(site: Site) -> None:
         await site.start()
-        before = site.controller.core.market.offers
+        before = site.controller.kernel.market.offers
         assert before
 
         async def offers(query: object) -> list[Any]:
@@ -292,7 +292,7 @@ def test_offers_that_cannot_be_had_leave_the_market_as_it_was() -> None:
 
         site.provider.offers = offers  # type: ignore[assignment,method-assign]
         await site.clock.sleep(20.0)
-        assert site.controller.core.market.offers == before
+        assert site.controller.kernel.market.offers == before
         assert site.controller.failed is not None
         assert not site.controller.failed.done()
 

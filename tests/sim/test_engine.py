@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from everstep.brain.economics.ledger import account, cost_usd
-from everstep.control.core import Core
+from everstep.control.kernel import Kernel
 from everstep.model.errors import Conflict, NotFound, UnlistedTransition
 from everstep.model.events import CancelRequested, InstanceReady, JobSubmitted, RetryRequested
 from everstep.model.ids import InstanceId, JobId
@@ -103,15 +103,15 @@ def test_in_any_world_the_journal_adds_up_and_nothing_is_left_behind(drawn: Scri
     made, provider = engine(drawn)
     made.run(START + 150.0)
     # At the end users cancel all that is left; then nothing of it may live on.
-    for job in list(made.core.states):
+    for job in list(made.kernel.states):
         made.ask(job, CancelRequested("u"))
     made.run(START + 500.0)
-    states = {**made.core.states, **made.ended}
-    folded = Core(DEPLOYMENT, strict=True)
+    states = {**made.kernel.states, **made.ended}
+    folded = Kernel(DEPLOYMENT, strict=True)
     for line in made.journal:
         folded.replay(line.job, line.event, line.at)
     assert folded.states == states
-    assert folded.pools == made.core.pools
+    assert folded.pools == made.kernel.pools
     for machine in provider.machines.values():
         assert not machine.alive
         known = states[machine.request.job].by_instance(machine.instance)

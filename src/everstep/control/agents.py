@@ -15,7 +15,7 @@ from everstep.control.messages import finite, to_event
 from everstep.control.telemetry import Telemetry
 from everstep.model import handshake as h
 from everstep.model.errors import BadInput, Conflict, EverstepError, HandshakeMismatch, NotAuthorized, Problem
-from everstep.model.events import Event, InstanceJoined, ProgressSeen
+from everstep.model.events import AttemptsSkipped, Event, InstanceJoined, ProgressSeen
 from everstep.model.ids import InstanceId, JobId, LaunchToken
 from everstep.model.job import InstanceState, JobState
 from everstep.ports import Clock
@@ -34,6 +34,10 @@ class Inbox(Protocol):
 
     def job_of(self, instance: InstanceId) -> JobId | None:
         """The job a machine is for."""
+        ...
+
+    def newest_attempt(self, job: JobId) -> int:
+        """The highest number of an attempt that is known to have been given out."""
         ...
 
     def put(self, job: JobId, event: Event) -> Awaitable[None]:
@@ -212,7 +216,7 @@ class AgentDesk:
     def _take(self, job: JobId, instance: InstanceId, message: Mapping[str, Any], now: float) -> list[Awaitable[None]]:
         kind = message.get("kind")
         if kind == h.MSG_HEARTBEAT:
-            return self._heartbeat(instance, message)
+            return self._heartbeat(job, instance, message)
         if kind == h.MSG_PROGRESS:
             return self._progress(job, instance, message, now)
         if kind == h.MSG_EXEC_ENDED:
@@ -225,13 +229,17 @@ class AgentDesk:
             self.on_failure(instance)
         return [self._inbox.put(job, event)]
 
-    def _heartbeat(self, instance: InstanceId, message: Mapping[str, Any]) -> list[Awaitable[None]]:
+    def _heartbeat(self, job: JobId, instance: InstanceId, message: Mapping[str, Any]) -> list[Awaitable[None]]:
         try:
             attempt = None if message.get("attempt") is None else int(message["attempt"])
             ranks_alive = int(message.get("ranks_alive") or 0)
         except (TypeError, ValueError, OverflowError) as error:
             raise BadInput(Problem("report", "heartbeat", f"malformed message: {error!r}")) from error
         self._telemetry.alive(instance, attempt=attempt, ranks_alive=ranks_alive)
+        if attempt is not None and attempt > self._inbox.newest_attempt(job):
+            # Only a journal that was put back to an earlier hour can know less than an agent.
+            text = f"machine {instance} runs attempt {attempt}, which this journal knows nothing of"
+            return [self._inbox.put(job, AttemptsSkipped(attempt, text))]
         return []
 
     def _progress(

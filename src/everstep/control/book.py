@@ -15,7 +15,7 @@ class Book(Mapping[JobId, JobState]):
     """Live and ended jobs by id.
 
     Args:
-        live: the core's own mapping of live jobs; looked up, never copied.
+        live: the kernel's own mapping of live jobs; looked up, never copied.
     """
 
     def __init__(self, live: dict[JobId, JobState]) -> None:

@@ -1,6 +1,6 @@
 """The live loop: observe -> decide -> record -> act.
 
-One task owns the core. Everything that happens is put into its inbox; it takes what is there, lets the core decide,
+One task owns the kernel. Everything that happens is put into its inbox; it takes what is there, lets the kernel decide,
 writes the
 lines in one transaction, and only then does what was decided and tells those who wait.
 """
@@ -11,20 +11,20 @@ import asyncio
 import os
 import secrets as chance
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from everstep.brain.economics.ledger import cost_usd
 from everstep.brain.lifecycle import accepts, orders
-from everstep.brain.plan import Settings
 from everstep.brain.select import Selector
 from everstep.control.agents import AgentDesk
 from everstep.control.book import Book
 from everstep.control.clock import SystemClock
-from everstep.control.core import Core, Outcome, at_rest
 from everstep.control.doer import Doer
 from everstep.control.faults import reach
+from everstep.control.highwater import HighWater
 from everstep.control.journal import LEASE_S, Journal
+from everstep.control.kernel import Kernel, Outcome, at_rest
+from everstep.control.options import Options, Vault
 from everstep.control.preview import check_task, preview
 from everstep.control.surroundings import Surroundings
 from everstep.control.telemetry import Observed, Telemetry
@@ -40,7 +40,7 @@ from everstep.model.errors import (
     StoreError,
     StoreUnusable,
 )
-from everstep.model.events import Event, JobSubmitted, TerminateIntended
+from everstep.model.events import AttemptsSkipped, Event, JobSubmitted, TerminateIntended
 from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
 from everstep.model.job import InstanceState, JobState
 from everstep.model.offers import Offer
@@ -48,43 +48,12 @@ from everstep.model.task import Task
 from everstep.ports import Provider, ProviderResource, Store
 
 _BATCH = 512
+_SKIPPED = 1_000
+"""More attempts than any job begins between two backups."""
 LOOP = "everstep loop"
-"""Name of the task that owns the core."""
+"""Name of the task that owns the kernel."""
 _SUSPICIOUS_S = 2.0
 """A machine that is silent for so long makes us ask the provider at once."""
-
-
-class Vault(Protocol):
-    """Where the values of secrets are kept, apart from the journal."""
-
-    def put(self, job: JobId, values: Mapping[str, str]) -> None:
-        """Keeps the values of a job."""
-        ...
-
-    def get(self, job: JobId) -> Mapping[str, str]:
-        """The values of a job."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How the loop runs; seconds.
-
-    Attributes:
-        lease_s: told to agents; a shorter outage of the server is invisible to training (rule 3).
-        heartbeat_s: told to agents.
-        poll_s: between two looks at a provider's list, unless the provider names its own.
-        offers_s: between two looks at the market.
-        settings: patience of the brain.
-        snapshot_every: journal lines between snapshots.
-    """
-
-    lease_s: float = 900.0
-    heartbeat_s: float = 1.0
-    poll_s: float = 5.0
-    offers_s: float = 5.0
-    settings: Settings = field(default_factory=Settings)
-    snapshot_every: int = 5_000
 
 
 @dataclass(slots=True)
@@ -110,6 +79,7 @@ class Controller:
         server_url: base URL that agents dial.
         vault: values of secrets.
         ca_sha256: fingerprint of the server's certificate, empty for plain HTTP on loopback.
+        high_water: how far the journal once was, kept outside of the store.
         exclusive: the caller holds a lock that nobody else can hold, so a lease that a dead predecessor left behind
         is ours.
     """
@@ -128,13 +98,14 @@ class Controller:
         options: Options | None = None,
         clock: SystemClock | None = None,
         exclusive: bool = False,
+        high_water: HighWater | None = None,
     ) -> None:
         """See the class."""
         self.deployment = deployment
         self.clock = clock or SystemClock()
         self.options = options or Options()
-        self.core = Core(deployment, settings=self.options.settings, selectors=selectors)
-        self.book = Book(self.core.states)
+        self.kernel = Kernel(deployment, settings=self.options.settings, selectors=selectors)
+        self.book = Book(self.kernel.states)
         self.troubles: dict[str, str] = {}
         self.journal = Journal(
             store,
@@ -142,11 +113,12 @@ class Controller:
             holder=f"lock/{deployment}" if exclusive else f"{os.getpid()}.{chance.token_hex(4)}",
             snapshot_every=self.options.snapshot_every,
         )
+        self._high_water = high_water
         self._providers = dict(providers)
         self._server_url = server_url
         self._ca_sha256 = ca_sha256
         self._vault = vault
-        self._telemetry = Telemetry(self.core.market.heard)
+        self._telemetry = Telemetry(self.kernel.market.heard)
         self.desk = AgentDesk(
             key=key,
             inbox=self,
@@ -161,7 +133,7 @@ class Controller:
         self.around = Surroundings(
             self._providers,
             deployment=deployment,
-            core=self.core,
+            kernel=self.kernel,
             known=self,
             clock=self.clock,
             telemetry=self._telemetry,
@@ -188,22 +160,23 @@ class Controller:
             EverstepError: the journal cannot be read.
         """
         await self._take_lease()
-        await self.journal.restore(self.core, self.book)
+        await self.journal.restore(self.kernel, self.book)
         self._sound = True
         await self.journal.note("ServerStarted", {"pid": os.getpid()})
         now = self.clock.now()
-        for state in list(self.core.states.values()):
+        for state in list(self.kernel.states.values()):
             self._settle_down(state.id)
-        for state in list(self.core.states.values()):
+        for state in list(self.kernel.states.values()):
             for m in state.instances.values():
                 if m.instance is not None and m.alive:
                     # Nobody is judged before a full lease has passed, unless the provider says that the machine is
                     # gone.
                     self._telemetry.grace(m.instance, now + self.options.lease_s)
                     self._send(state, m)
-            self.core.wakes[state.id] = now
+            self.kernel.wakes[state.id] = now
+        self._skip_attempts()
         await self.around.look()
-        for state in list(self.core.states.values()):
+        for state in list(self.kernel.states.values()):
             self._doer.resume(state)
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
@@ -211,6 +184,14 @@ class Controller:
         self._tasks = [loop.create_task(work, name=LOOP if n == 0 else None) for n, work in enumerate(works)]
         for task in self._tasks:
             task.add_done_callback(self._notice)
+
+    def _skip_attempts(self) -> None:
+        """A journal that was longer once was put back: attempts that it forgot may hold machines and checkpoints."""
+        if self._high_water is None or self._high_water.read() <= self.journal.seq:
+            return
+        for state in self.kernel.states.values():
+            text = "the journal was put back to an earlier hour"
+            self.put(state.id, AttemptsSkipped(state.attempt_no + _SKIPPED, text))
 
     async def _take_lease(self) -> None:
         """Waits out the lease of a predecessor that was killed."""
@@ -238,7 +219,7 @@ class Controller:
             if isinstance(item, _Item) and not item.done.done():
                 item.done.cancel()
         if self._sound:
-            await self.journal.close(self.core, self.book)
+            await self.journal.close(self.kernel, self.book)
 
     def _notice(self, task: asyncio.Task[None]) -> None:
         """A loop that dies takes the server down: half a controller is worse than none, and a restart loses nothing."""
@@ -250,7 +231,7 @@ class Controller:
 
     async def submit(self, task: Task, *, secrets: Mapping[str, str], actor: Actor, project: str) -> JobId:
         """Takes a task in; durable when it returns. Raises BadInput."""
-        check_task(task, self.core.selectors, self.clock.now())
+        check_task(task, self.kernel.selectors, self.clock.now())
         job = JobId("j-" + "".join(chance.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(8)))
         if secrets:
             self._vault.put(job, secrets)
@@ -272,12 +253,12 @@ class Controller:
     async def offers(self) -> Sequence[Offer]:
         """What can be leased now."""
         await self.around.look_at_market()
-        return self.core.market.offers
+        return self.kernel.market.offers
 
     async def preview(self, task: Task) -> dict[str, Any]:
         """What would be done with a task now; does nothing. Raises BadInput."""
         await self.around.look_at_market()
-        return preview(self.core, task, self.clock.now())
+        return preview(self.kernel, task, self.clock.now())
 
     def unknown(self) -> Sequence[ProviderResource]:
         """What is there under our deployment and in no journal of ours."""
@@ -304,13 +285,18 @@ class Controller:
 
     def live_states(self) -> Sequence[JobState]:
         """Jobs that may have machines."""
-        return list(self.core.states.values())
+        return list(self.kernel.states.values())
 
     def find(self, job: JobId, token: LaunchToken) -> tuple[JobState, InstanceState] | None:
         """The machine of a launch."""
         state = self.state(job)
         machine = None if state is None else state.instances.get(token)
         return None if state is None or machine is None else (state, machine)
+
+    def newest_attempt(self, job: JobId) -> int:
+        """The highest number of an attempt that is known to have been given out."""
+        state = self.book.get(job)
+        return 0 if state is None else max(state.attempt_no, state.attempt_floor)
 
     def job_of(self, instance: InstanceId) -> JobId | None:
         """The job a living machine is for."""
@@ -330,7 +316,7 @@ class Controller:
 
     def look_again(self) -> None:
         """Every job is looked at again, at once."""
-        self.core.wakes.update(dict.fromkeys(self.core.states, self.clock.now()))
+        self.kernel.wakes.update(dict.fromkeys(self.kernel.states, self.clock.now()))
         self._inbox.put_nowait(_Market())
 
     def market_moved(self) -> None:
@@ -350,7 +336,7 @@ class Controller:
         while True:
             items = await self._next_items()
             self._batch = items
-            self._sound = False  # until the journal holds what the core has taken in
+            self._sound = False  # until the journal holds what the kernel has taken in
             now = self.clock.now()
             refused: list[tuple[_Item, EverstepError]] = []
             taken: list[_Item] = []
@@ -360,15 +346,15 @@ class Controller:
                     stop = True
                     continue
                 if isinstance(item, _Market):
-                    self.core.market_moved(now)
+                    self.kernel.market_moved(now)
                     continue
                 try:
                     self._take(item, now)
                     taken.append(item)
                 except (NotFound, Conflict) as error:
                     refused.append((item, error))
-            self.core.wake(now)
-            outcome = self.core.take()
+            self.kernel.wake(now)
+            outcome = self.kernel.take()
             await self.journal.write(outcome)
             self._after(outcome)
             _answer(taken, refused)
@@ -377,7 +363,7 @@ class Controller:
                 return
 
     async def _next_items(self) -> list[_Item | _Market | None]:
-        wake = self.core.next_wake()
+        wake = self.kernel.next_wake()
         timeout_s = 1.0 if wake is None else min(max(wake - self.clock.now(), 0.0), 1.0)
         items: list[_Item | _Market | None] = []
         if timeout_s > 0 or not self._inbox.empty():
@@ -391,20 +377,20 @@ class Controller:
 
     def _take(self, item: _Item, now: float) -> None:
         if isinstance(item.event, JobSubmitted):
-            self.core.submit(item.event, now)
+            self.kernel.submit(item.event, now)
             return
-        if item.job not in self.core.states:
+        if item.job not in self.kernel.states:
             if item.job not in self.book:
                 raise NotFound(f"there is no job {item.job}")
             # Look before unpacking: a request that is refused must not bring an ended job back to life.
             if item.asked and not accepts(self.book[item.job], item.event):
                 self._refuse(item, self.book[item.job])
-            self.core.adopt(self.book.take_out(item.job))
+            self.kernel.adopt(self.book.take_out(item.job))
             self._awakened.add(item.job)
         if item.asked:
-            self.core.ask(item.job, item.event, now)
+            self.kernel.ask(item.job, item.event, now)
         else:
-            self.core.handle(item.job, item.event, now)
+            self.kernel.handle(item.job, item.event, now)
 
     @staticmethod
     def _refuse(item: _Item, state: JobState) -> None:
@@ -418,7 +404,7 @@ class Controller:
         if outcome.orders:
             reach("orders.before")
         for instance, job in outcome.orders.items():
-            state = self.core.states.get(job)
+            state = self.kernel.states.get(job)
             machine = None if state is None else state.by_instance(instance)
             if state is not None and machine is not None:
                 self._send(state, machine)
@@ -428,7 +414,7 @@ class Controller:
             self._settle_down(job)
         self._awakened.clear()
         if self.journal.snapshot_due():
-            self.journal.start_snapshot(self.core, self.book)
+            self.journal.start_snapshot(self.kernel, self.book)
 
     def _send(self, state: JobState, machine: InstanceState) -> None:
         assert machine.instance is not None
@@ -441,7 +427,7 @@ class Controller:
 
     def _settle_down(self, job: JobId) -> None:
         """Indexes a job's machines; packs the job when nothing can happen to it any more by itself."""
-        state = self.core.states.get(job)
+        state = self.kernel.states.get(job)
         if state is None:
             return
         self.book.index(state)
@@ -449,8 +435,8 @@ class Controller:
             if m.instance is not None and not m.alive:
                 self.desk.forget(m.instance)
                 self._telemetry.forget(m.instance)
-        if at_rest(state) and job not in self.core.wakes:
-            self.book.put_away(self.core.drop(job))
+        if at_rest(state) and job not in self.kernel.wakes:
+            self.book.put_away(self.kernel.drop(job))
 
     # --- By the clock -----------------------------------------------------------------------------------------------
 
@@ -468,14 +454,12 @@ class Controller:
         """A step of the system clock moves no deadline of ours; it is journalled, then we follow it forward."""
         while True:
             await self.clock.sleep(1.0)
+            if self._high_water is not None:
+                self._high_water.keep(self.journal.seq)
             stepped_s = self.clock.stepped_s()
             if abs(stepped_s) > 5.0:
                 self.clock.reanchor()
                 await self.journal.note("ClockStepped", {"seconds": stepped_s})
-
-    def bill_usd(self, job: JobId) -> float:
-        """What a job has cost so far, USD."""
-        return cost_usd(self.book[job], self.clock.now())
 
 
 def _answer(taken: Sequence[_Item], refused: Sequence[tuple[_Item, EverstepError]]) -> None:

@@ -1,4 +1,4 @@
-"""Between the core and the store: lines out in groups, lines in on a restart, snapshots now and then."""
+"""Between the kernel and the store: lines out in groups, lines in on a restart, snapshots now and then."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.control.book import Book
-from everstep.control.core import Core, Line, Outcome
 from everstep.control.faults import reach
+from everstep.control.kernel import Kernel, Line, Outcome
 from everstep.control.snapshots import Moment, Snapshots
 from everstep.model.errors import EverstepError, StaleFence, StoreClosed, StoreUnusable, UnlistedTransition
 from everstep.model.events import KINDS, decode, encode
@@ -21,7 +21,7 @@ LEASE_S = 15.0
 
 
 class Journal:
-    """Writes the core's lines and brings the core back after a restart.
+    """Writes the kernel's lines and brings the kernel back after a restart.
 
     Args:
         store: the journal.
@@ -46,8 +46,8 @@ class Journal:
         """Takes or renews the right to write; raises LeaseHeld."""
         self.fence = await self._store.lease(LEASE, self._holder, LEASE_S)
 
-    async def restore(self, core: Core, book: Book) -> None:
-        """Brings the core to the end of the journal.
+    async def restore(self, kernel: Kernel, book: Book) -> None:
+        """Brings the kernel to the end of the journal.
 
         Raises:
             EverstepError: a line that this version cannot read; the text names it.
@@ -55,13 +55,13 @@ class Journal:
         moment = await self._snapshots.load()
         if moment is not None:
             book.restore(moment.live, moment.ended)
-            self.seq, core.pools = moment.seq, moment.pools
+            self.seq, kernel.pools = moment.seq, moment.pools
             for state in moment.live.values():
-                core.adopt(state)
+                kernel.adopt(state)
         while True:
             records = await self._store.read(after=self.seq, limit=_PAGE)
             for record in records:
-                _fold(core, book, record)
+                _fold(kernel, book, record)
             if records:
                 self.seq = records[-1].seq
             if len(records) < _PAGE:
@@ -105,14 +105,14 @@ class Journal:
         running = self._snapshot_task is not None and not self._snapshot_task.done()
         return self._since_snapshot >= self._snapshot_every and not running
 
-    def start_snapshot(self, core: Core, book: Book) -> None:
+    def start_snapshot(self, kernel: Kernel, book: Book) -> None:
         """Takes one in the background, of the states as they are at this moment."""
         self._since_snapshot = 0
-        self._snapshot_task = asyncio.get_running_loop().create_task(self._snapshot(self._moment(core, book)))
+        self._snapshot_task = asyncio.get_running_loop().create_task(self._snapshot(self._moment(kernel, book)))
 
-    def _moment(self, core: Core, book: Book) -> Moment:
+    def _moment(self, kernel: Kernel, book: Book) -> Moment:
         """Everything is of one moment: the loop goes on while the snapshot is written."""
-        return Moment(self.seq, dict(core.states), book.packed(), core.pools)
+        return Moment(self.seq, dict(kernel.states), book.packed(), kernel.pools)
 
     async def _snapshot(self, moment: Moment, *, hurry: bool = False) -> None:
         reach("snapshot.before")
@@ -123,13 +123,13 @@ class Journal:
             self.trouble = f"no snapshot: {error}"
         reach("snapshot.after")
 
-    async def close(self, core: Core, book: Book) -> None:
+    async def close(self, kernel: Kernel, book: Book) -> None:
         """A last snapshot, so that the next start is short."""
         if self._snapshot_task is not None:
             # The last one holds more; what is written of it already may stay.
             self._snapshot_task.cancel()
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
-        await self._snapshot(self._moment(core, book), hurry=True)
+        await self._snapshot(self._moment(kernel, book), hurry=True)
 
 
 def _record(line: Line) -> NewRecord:
@@ -137,15 +137,15 @@ def _record(line: Line) -> NewRecord:
     return NewRecord(line.at, kind, schema, body)
 
 
-def _fold(core: Core, book: Book, record: Record) -> None:
+def _fold(kernel: Kernel, book: Book, record: Record) -> None:
     if record.stream == DEPLOYMENT_STREAM:
         return
     job = JobId(record.stream.removeprefix("job/"))
     if record.kind not in KINDS:
         raise EverstepError(f"journal line {record.seq}: this version knows no event '{record.kind}'")
     if book.is_put_away(job):
-        core.adopt(book.take_out(job))
+        kernel.adopt(book.take_out(job))
     try:
-        core.replay(job, decode(record.kind, record.body), record.at)
+        kernel.replay(job, decode(record.kind, record.body), record.at)
     except (UnlistedTransition, KeyError, TypeError, ValueError) as error:
         raise EverstepError(f"journal line {record.seq} ({record.kind} of {job}) does not fit: {error!r}") from error

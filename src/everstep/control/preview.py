@@ -9,7 +9,7 @@ from typing import Any
 from everstep.brain.lifecycle import submitted
 from everstep.brain.plan import Snapshot, plan
 from everstep.brain.select import DEFAULT, Selector
-from everstep.control.core import Core
+from everstep.control.kernel import Kernel
 from everstep.model.codec import to_dict
 from everstep.model.effects import Launch
 from everstep.model.errors import BadInput, Problem
@@ -43,7 +43,7 @@ def check_task(task: Task, selectors: Mapping[str, Selector], now: float) -> Non
         raise BadInput(*problems)
 
 
-def preview(core: Core, task: Task, now: float) -> dict[str, Any]:
+def preview(kernel: Kernel, task: Task, now: float) -> dict[str, Any]:
     """The decision for a job that would come in now.
 
     Returns:
@@ -51,17 +51,17 @@ def preview(core: Core, task: Task, now: float) -> dict[str, Any]:
         ``reasons``,
         ``candidates``, ``policy``, ``spot``.
     """
-    check_task(task, core.selectors, now)
+    check_task(task, kernel.selectors, now)
     job = submitted(JobSubmitted(JobId("j-preview"), task, "", ""), now)
     snapshot = Snapshot(
-        deployment=core.deployment,
+        deployment=kernel.deployment,
         jobs=(job,),
-        offers=core.market.offers,
-        pools=core.pools,
-        shared_folders=dict.fromkeys((o.zone for o in core.market.offers), "preview"),
-        selectors=core.selectors,
-        settings=core.settings,
-        digest=core.market.digest,
+        offers=kernel.market.offers,
+        pools=kernel.pools,
+        shared_folders=dict.fromkeys((o.zone for o in kernel.market.offers), "preview"),
+        selectors=kernel.selectors,
+        settings=kernel.settings,
+        digest=kernel.market.digest,
     )
     decision = plan(snapshot, now, Random(0))[0]
     offers = [e.event.offer for e in decision.effects if isinstance(e, Launch)]

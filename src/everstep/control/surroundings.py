@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from everstep.control.core import Core
+from everstep.control.kernel import Kernel
 from everstep.control.telemetry import Telemetry
 from everstep.control.watch import Known, Watch
 from everstep.model.errors import NotFound, ProviderError
@@ -47,14 +47,14 @@ class Surroundings:
         providers: Mapping[str, Provider],
         *,
         deployment: DeploymentId,
-        core: Core,
+        kernel: Kernel,
         known: Known,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        """Args: providers: by name; core: whose market is kept fresh; known: the controller."""
+        """Args: providers: by name; kernel: whose market is kept fresh; known: the controller."""
         self._providers = providers
-        self._core = core
+        self._kernel = kernel
         self._known = known
         self._clock = clock
         self._telemetry = telemetry
@@ -89,13 +89,13 @@ class Surroundings:
                 text = str(error) if isinstance(error, ProviderError) else f"unexpected {error!r}"
                 self._known.trouble(provider.name, text)
                 # What was offered a moment ago is a better guess than nothing at all.
-                found.extend(o for o in self._core.market.offers if o.provider == provider.name)
+                found.extend(o for o in self._kernel.market.offers if o.provider == provider.name)
         for offer in found:
             source = self._providers[offer.provider]
             folder = source.shared_folder(offer.zone) if isinstance(source, SharedFolder) else None
             if folder:
-                self._core.market.shared_folders[offer.zone] = folder
-        if self._core.market.set_offers(found):
+                self._kernel.market.shared_folders[offer.zone] = folder
+        if self._kernel.market.set_offers(found):
             self._known.market_moved()
 
     def unknown(self) -> list[ProviderResource]:

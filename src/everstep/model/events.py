@@ -387,6 +387,15 @@ class AttemptOverdue(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptsSkipped(Event):
+    """Attempts up to ``to`` were, or may have been, begun that this journal knows nothing of: it was put back to an
+    earlier hour. Their numbers are not given out again, since agents and checkpoints fence by them."""
+
+    to: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetSpent(Event):
     """The bill reached the budget: save, pause, keep the disk."""
 

@@ -244,6 +244,7 @@ class JobState:
             failures are forgiven.
         decisions: number of decisions so far, part of each decision's seed.
         base_wanted: the next attempt must start from this.
+        attempt_floor: numbers of attempts up to this one are not given out.
         exit_code: of the followed job, once ended.
         keep_until: machines are kept until then for debugging. kept_from, kept_to: when they were, for the bill.
         quarantined: text of the rejected move, empty if well.
@@ -268,6 +269,7 @@ class JobState:
     launches: int = 0
     decisions: int = 0
     base_wanted: str = ""
+    attempt_floor: int = 0
     save: SaveOrder | None = None
     save_seq: int = 0
     execs: tuple[tuple[str, str], ...] = ()

@@ -25,7 +25,8 @@ from everstep.client.launcher import is_running, start_background, status, stop
 from everstep.client.results import ProviderHealth
 from everstep.control.clock import SystemClock
 from everstep.control.controller import Controller
-from everstep.control.controller import Options as LoopOptions
+from everstep.control.highwater import HighWater
+from everstep.control.options import Options as LoopOptions
 from everstep.model.errors import BadInput, EverstepError, Problem
 from everstep.ports import Provider, Store
 from everstep.server import installation, listening
@@ -128,6 +129,7 @@ class Server:
             ca_sha256=fingerprint,
             clock=clock,
             exclusive=not options.store,
+            high_water=None if options.store else HighWater(home.path / "journal.high"),
             options=LoopOptions(lease_s=options.lease_s),
         )
         self.context = Context(

@@ -178,6 +178,7 @@ TEXTS: dict[type[Event], Callable[[Any], str]] = {
     ),
     ev.OutputsStored: _outputs,
     ev.CauseSettled: _settled,
+    ev.AttemptsSkipped: lambda e: f"the next attempt is {e.to + 1}: {e.text}",
     ev.AttemptOverdue: lambda e: f"attempt {e.attempt} counts as ended: {e.text}",
     ev.KeepExpired: lambda e: "machines kept for debugging may go now",
     ev.BudgetSpent: lambda e: f"the budget is spent (${e.cost_usd:.2f})",

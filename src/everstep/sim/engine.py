@@ -1,4 +1,4 @@
-"""The heap driver: the core, the desk, the doer and the watch of the live loop, in virtual time.
+"""The heap driver: the kernel, the desk, the doer and the watch of the live loop, in virtual time.
 
 What differs from ``control.controller`` is the loop itself: no inbox that fills while something is written, no tasks,
 no waiting. For the same world both drivers must write the same journal (``tests/parity``).
@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from everstep.brain.lifecycle import orders
 from everstep.brain.select import Selector
 from everstep.control.agents import AgentDesk
-from everstep.control.controller import Options
-from everstep.control.core import Core, Line, Outcome, at_rest
 from everstep.control.doer import Doer
+from everstep.control.kernel import Kernel, Line, Outcome, at_rest
+from everstep.control.options import Options
 from everstep.control.telemetry import Telemetry
 from everstep.model import handshake as h
 from everstep.model.effects import Terminate
@@ -40,7 +40,7 @@ class Engine:
         start: UTC seconds.
         strict: raise on a move that no table lists instead of quarantining the job.
         timeline: instead of a new one that begins at ``start``.
-        core: instead of a new one, for example one that records.
+        kernel: instead of a new one, for example one that records.
 
     Attributes:
         timeline: the clock; also where worlds plan what happens.
@@ -59,18 +59,18 @@ class Engine:
         selectors: Mapping[str, Selector] | None = None,
         strict: bool = True,
         timeline: Timeline | None = None,
-        core: Core | None = None,
+        kernel: Kernel | None = None,
     ) -> None:
         """See the class."""
         self.timeline = timeline or Timeline(start)
         self.options = options or Options()
-        self.core = core or Core(deployment, settings=self.options.settings, selectors=selectors, strict=strict)
+        self.kernel = kernel or Kernel(deployment, settings=self.options.settings, selectors=selectors, strict=strict)
         self.journal: list[Line] = []
         self.ended: dict[JobId, JobState] = {}
         self.troubles: dict[str, str] = {}
         self._inbox: deque[tuple[JobId, Event, bool, Promise] | None] = deque()
         self._job_of: dict[InstanceId, JobId] = {}
-        telemetry = Telemetry(self.core.market.heard)
+        telemetry = Telemetry(self.kernel.market.heard)
         self._telemetry = telemetry
         self.desk = AgentDesk(
             key=_NO_KEY,
@@ -81,7 +81,7 @@ class Engine:
             heartbeat_s=self.options.heartbeat_s,
         )
         self.around = Lookout(
-            providers, deployment=deployment, core=self.core, known=self, clock=self.timeline, telemetry=telemetry
+            providers, deployment=deployment, kernel=self.kernel, known=self, clock=self.timeline, telemetry=telemetry
         )
         self.desk.on_failure = lambda instance: self.around.poll_soon()
         self._doer = Doer(
@@ -105,7 +105,7 @@ class Engine:
         """Lets time pass up to the instant ``until`` (UTC seconds), which is included."""
         self._turn()
         while True:
-            happens, wakes = self.timeline.next_at(), self.core.next_wake()
+            happens, wakes = self.timeline.next_at(), self.kernel.next_wake()
             # What happens at an instant is looked at before what was to be thought over at that instant.
             if happens is not None and happens <= until and (wakes is None or happens <= wakes):
                 self.timeline.advance()
@@ -122,7 +122,7 @@ class Engine:
         while True:
             self._decide()
             self.timeline.settle()
-            wakes = self.core.next_wake()
+            wakes = self.kernel.next_wake()
             if not self._inbox and (wakes is None or wakes > self.timeline.now()):
                 return
 
@@ -133,7 +133,7 @@ class Engine:
         while self._inbox:
             item = self._inbox.popleft()
             if item is None:
-                self.core.market_moved(now)
+                self.kernel.market_moved(now)
                 continue
             job, event, asked, promise = item
             try:
@@ -142,28 +142,28 @@ class Engine:
                 answers.append((promise, None))
             except (NotFound, Conflict) as error:
                 answers.append((promise, error if asked else None))
-        self.core.wake(now)
-        outcome = self.core.take()
+        self.kernel.wake(now)
+        outcome = self.kernel.take()
         self.journal.extend(outcome.lines)
         self._carry_out(outcome, awakened)
         for promise, refusal in answers:
             promise.keep(refusal)
 
     def _take(self, job: JobId, event: Event, now: float, *, asked: bool) -> bool:
-        """Hands an event to the core; True if an ended job was taken out for it."""
+        """Hands an event to the kernel; True if an ended job was taken out for it."""
         if isinstance(event, JobSubmitted):
-            self.core.submit(event, now)
+            self.kernel.submit(event, now)
             return False
         ended = self.ended.pop(job, None)
         if ended is not None:
-            self.core.adopt(ended)
-        elif job not in self.core.states:
+            self.kernel.adopt(ended)
+        elif job not in self.kernel.states:
             raise NotFound(f"there is no job {job}")
         try:
-            (self.core.ask if asked else self.core.handle)(job, event, now)
+            (self.kernel.ask if asked else self.kernel.handle)(job, event, now)
         except Conflict:
             if ended is not None:
-                self.ended[job] = self.core.drop(job)
+                self.ended[job] = self.kernel.drop(job)
             raise
         return ended is not None
 
@@ -171,12 +171,12 @@ class Engine:
         for effect in outcome.effects:
             self._doer.do(effect)
         for instance, job in outcome.orders.items():
-            state = self.core.states[job]
+            state = self.kernel.states[job]
             machine = state.by_instance(instance)
             if machine is not None:
                 self.desk.send(instance, orders(state, machine))
         for job in outcome.touched | awakened:
-            self._settle_down(self.core.states[job])
+            self._settle_down(self.kernel.states[job])
 
     def _settle_down(self, state: JobState) -> None:
         for m in state.instances.values():
@@ -188,8 +188,8 @@ class Engine:
                 self._job_of.pop(m.instance, None)
                 self.desk.forget(m.instance)
                 self._telemetry.forget(m.instance)
-        if at_rest(state) and state.id not in self.core.wakes:
-            self.ended[state.id] = self.core.drop(state.id)
+        if at_rest(state) and state.id not in self.kernel.wakes:
+            self.ended[state.id] = self.kernel.drop(state.id)
 
     # --- What users ask ---------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Engine:
 
     def look_again(self) -> None:
         """Every job is looked at again, at once."""
-        self.core.wakes.update(dict.fromkeys(self.core.states, self.timeline.now()))
+        self.kernel.wakes.update(dict.fromkeys(self.kernel.states, self.timeline.now()))
 
     def market_moved(self) -> None:
         """The offers changed."""
@@ -217,17 +217,22 @@ class Engine:
 
     def state(self, job: JobId) -> JobState | None:
         """The job as it is now, ended ones included."""
-        return self.core.states.get(job) or self.ended.get(job)
+        return self.kernel.states.get(job) or self.ended.get(job)
 
     def live_states(self) -> Sequence[JobState]:
         """Jobs that may have machines."""
-        return list(self.core.states.values())
+        return list(self.kernel.states.values())
 
     def find(self, job: JobId, token: LaunchToken) -> tuple[JobState, InstanceState] | None:
         """The machine of a launch."""
         state = self.state(job)
         machine = None if state is None else state.instances.get(token)
         return None if state is None or machine is None else (state, machine)
+
+    def newest_attempt(self, job: JobId) -> int:
+        """The highest number of an attempt that is known to have been given out."""
+        state = self.state(job)
+        return 0 if state is None else max(state.attempt_no, state.attempt_floor)
 
     def job_of(self, instance: InstanceId) -> JobId | None:
         """The job a living machine is for."""

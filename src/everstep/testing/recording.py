@@ -1,8 +1,8 @@
-"""Recordings: everything that went into the core and every line that came out, to be decided again by today's code.
+"""Recordings: everything that went into the kernel and every line that came out, to be decided again by today's code.
 
 A journal alone says what was decided, not what was looked at: offers and telemetry are no events. A recording holds
-both. It is a file of JSON lines: a header, then for each call of the core one row with what went in (``op``), followed
-by the lines that came out of it (``line``), and at the end what became of each job (``end``).
+both. It is a file of JSON lines: a header, then for each call of the kernel one row with what went in (``op``),
+followed by the lines that came out of it (``line``), and at the end what became of each job (``end``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstep.brain.plan import Heard, Settings
-from everstep.control.core import Core, Line
+from everstep.control.kernel import Kernel, Line
 from everstep.model.codec import from_dict, to_dict
 from everstep.model.errors import EverstepError
 from everstep.model.events import Event, JobSubmitted, decode, encode
@@ -25,15 +25,15 @@ FORMAT = 1
 Row = dict[str, Any]
 
 
-class RecordingCore(Core):
-    """A ``Core`` that writes down what goes in and what comes out.
+class RecordingKernel(Kernel):
+    """A ``Kernel`` that writes down what goes in and what comes out.
 
     Attributes:
         rows: the recording so far, without the end.
     """
 
     def __init__(self, deployment: DeploymentId, *, settings: Settings | None = None, strict: bool = False) -> None:
-        """See ``Core``."""
+        """See ``Kernel``."""
         super().__init__(deployment, settings=settings, strict=strict)
         self.rows: list[Row] = [{"format": FORMAT, "deployment": deployment, "settings": to_dict(self.settings)}]
         self._offers: tuple[Offer, ...] = ()
@@ -41,29 +41,29 @@ class RecordingCore(Core):
         self._told: dict[InstanceId, Heard] = {}
 
     def submit(self, event: JobSubmitted, now: float) -> None:
-        """See ``Core``."""
-        self._write("submit", now, lambda: super(RecordingCore, self).submit(event, now), event.job, event)
+        """See ``Kernel``."""
+        self._write("submit", now, lambda: super(RecordingKernel, self).submit(event, now), event.job, event)
 
     def handle(self, job: JobId, event: Event, now: float) -> None:
-        """See ``Core``. A user's request that is granted passes here, too."""
-        self._write("handle", now, lambda: super(RecordingCore, self).handle(job, event, now), job, event)
+        """See ``Kernel``. A user's request that is granted passes here, too."""
+        self._write("handle", now, lambda: super(RecordingKernel, self).handle(job, event, now), job, event)
 
     def wake(self, now: float) -> None:
-        """See ``Core``."""
+        """See ``Kernel``."""
         if any(at <= now for at in self.wakes.values()):
-            self._write("wake", now, lambda: super(RecordingCore, self).wake(now))
+            self._write("wake", now, lambda: super(RecordingKernel, self).wake(now))
 
     def market_moved(self, now: float) -> None:
-        """See ``Core``."""
-        self._write("market", now, lambda: super(RecordingCore, self).market_moved(now))
+        """See ``Kernel``."""
+        self._write("market", now, lambda: super(RecordingKernel, self).market_moved(now))
 
     def drop(self, job: JobId) -> JobState:
-        """See ``Core``."""
+        """See ``Kernel``."""
         self.rows.append({"op": "drop", "job": job})
         return super().drop(job)
 
     def adopt(self, state: JobState) -> None:
-        """See ``Core``."""
+        """See ``Kernel``."""
         self.rows.append({"op": "adopt", "job": state.id})
         super().adopt(state)
 
@@ -160,7 +160,7 @@ class Replayer:
         """Args: rows: of a recording."""
         self._rows = rows
         header = rows[0]
-        self.core = Core(
+        self.kernel = Kernel(
             DeploymentId(header["deployment"]), settings=from_dict(Settings, header["settings"]), strict=True
         )
         self._dropped: dict[JobId, JobState] = {}
@@ -180,16 +180,16 @@ class Replayer:
                     self._do(row)
                 except (EverstepError, KeyError) as error:
                     return Difference(number, row, {"raised": repr(error)})
-                pending = [_plain(_line(line)) for line in self.core.take().lines]
+                pending = [_plain(_line(line)) for line in self.kernel.take().lines]
             elif "end" in row and summary(self._state(JobId(row["end"]["job"]))) != row["end"]:
                 return Difference(number, row["end"], summary(self._state(JobId(row["end"]["job"]))))
         return Difference(len(self._rows), None, pending[0]) if pending else None
 
     def _state(self, job: JobId) -> JobState:
-        return self.core.states[job] if job in self.core.states else self._dropped[job]
+        return self.kernel.states[job] if job in self.kernel.states else self._dropped[job]
 
     def _do(self, row: Row) -> None:
-        core, market = self.core, self.core.market
+        kernel, market = self.kernel, self.kernel.market
         if "offers" in row:
             market.set_offers([from_dict(Offer, o) for o in row["offers"]])
         market.shared_folders.update(row.get("shared", {}))
@@ -200,29 +200,29 @@ class Replayer:
         if op == "submit":
             event = decode(row["kind"], row["body"])
             assert isinstance(event, JobSubmitted)
-            core.submit(event, row["at"])
+            kernel.submit(event, row["at"])
         elif op == "handle":
-            core.handle(job, decode(row["kind"], row["body"]), row["at"])
+            kernel.handle(job, decode(row["kind"], row["body"]), row["at"])
         elif op == "wake":
-            core.wake(row["at"])
+            kernel.wake(row["at"])
         elif op == "market":
-            core.market_moved(row["at"])
+            kernel.market_moved(row["at"])
         elif op == "drop":
-            self._dropped[job] = core.drop(job)
+            self._dropped[job] = kernel.drop(job)
         elif op == "adopt":
-            core.adopt(self._dropped.pop(job))
+            kernel.adopt(self._dropped.pop(job))
         else:
             raise ValueError(f"unknown row {op!r}")
 
 
 def fold(rows: Iterable[Row]) -> dict[JobId, JobState]:
     """The states that the lines of a recording add up to, without deciding anything."""
-    core = Core(DeploymentId("fold"), strict=True)
+    kernel = Kernel(DeploymentId("fold"), strict=True)
     for row in rows:
         if "line" in row:
             line = row["line"]
-            core.replay(JobId(line["job"]), decode(line["kind"], line["body"]), line["at"])
-    return core.states
+            kernel.replay(JobId(line["job"]), decode(line["kind"], line["body"]), line["at"])
+    return kernel.states
 
 
 def _plain(value: Row) -> Row:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from everstep.brain.plan import Settings
-from everstep.control.controller import LOOP, Controller, Options
-from everstep.control.core import Core
+from everstep.control.controller import LOOP, Controller
+from everstep.control.kernel import Kernel
+from everstep.control.options import Options
 from everstep.model.errors import Conflict, NotFound
 from everstep.model.events import (
     CancelRequested,
@@ -28,7 +29,7 @@ from everstep.ports import Provider, Store
 from everstep.sim.engine import Engine
 from everstep.sim.strand import Timeline
 from everstep.store.memory import MemoryStore
-from everstep.testing.recording import RecordingCore, Row
+from everstep.testing.recording import RecordingKernel, Row
 from everstep.testing.scripted import Fault, FaultKind, Request, ScriptedWorld
 from everstep.testing.scripted_agents import Agent, ScriptedAgents
 from everstep.testing.scripted_cloud import Machine, ScriptedProvider, Stage
@@ -147,7 +148,7 @@ def _options(world: ScriptedWorld) -> Options:
     return Options(poll_s=world.poll_s, offers_s=world.offers_s, settings=Settings())
 
 
-def play_on_heap(world: ScriptedWorld, *, strict: bool = True, core: Core | None = None) -> Played:
+def play_on_heap(world: ScriptedWorld, *, strict: bool = True, kernel: Kernel | None = None) -> Played:
     """Runs the world under the simulator's heap."""
     timeline = Timeline(START)
     provider = ScriptedProvider(world, timeline)
@@ -157,14 +158,14 @@ def play_on_heap(world: ScriptedWorld, *, strict: bool = True, core: Core | None
         timeline=timeline,
         options=_options(world),
         strict=strict,
-        core=core,
+        kernel=kernel,
     )
     play = ScriptedPlay(world, timeline, provider, ScriptedAgents(world, timeline, engine.desk))
     engine.begin()
     play.begin(engine)
     engine.run(START + world.until)
     lines = [_line(line.at, line.job, *_kind_body(line.event)) for line in engine.journal]
-    return Played(lines, {**engine.ended, **engine.core.states}, play.refused, provider)
+    return Played(lines, {**engine.ended, **engine.kernel.states}, play.refused, provider)
 
 
 # --- The live loop ----------------------------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ async def _play_live(world: ScriptedWorld, clock: VirtualClock, *, strict: bool)
     provider = ScriptedProvider(world, stage)
     store = MemoryStore(wall=clock.now)
     controller = controller_for(world, clock, provider, store)
-    controller.core.strict = strict
+    controller.kernel.strict = strict
     play = ScriptedPlay(world, stage, provider, ScriptedAgents(world, stage, controller.desk))
     await controller.start()
     play.begin(controller)
@@ -288,6 +289,6 @@ def rounded(value: Any) -> Any:
 
 def record(world: ScriptedWorld) -> list[Row]:
     """A recording of the world, made on the heap."""
-    core = RecordingCore(DEPLOYMENT, strict=True)
-    played = play_on_heap(world, core=core)
-    return core.recording(played.states)
+    kernel = RecordingKernel(DEPLOYMENT, strict=True)
+    played = play_on_heap(world, kernel=kernel)
+    return kernel.recording(played.states)

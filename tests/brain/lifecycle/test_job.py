@@ -9,6 +9,7 @@ from everstep.brain.lifecycle.job import ranked
 from everstep.model.causes import Cause, InstanceEnd, NoticeKind
 from everstep.model.events import (
     AttemptOverdue,
+    AttemptsSkipped,
     BudgetSpent,
     CancelRequested,
     CauseSettled,
@@ -401,3 +402,23 @@ def test_a_restored_script_that_tells_where_it_stands_has_not_got_on_yet() -> No
     state = fold(state, [ProgressSeen(I1, 1, 41)], 6.0)
     assert state.attempt is not None
     assert state.attempt.progressed
+
+
+def test_numbers_of_attempts_that_the_journal_forgot_are_not_given_out_again() -> None:
+    state = running()
+    assert state.attempt_no == 1
+    state = fold(state, [AttemptsSkipped(1001, "the journal was put back")], 7.0)
+    assert [a.no for a in state.attempts] == [1, 1002]
+    forgotten = state.attempts[0]
+    assert (forgotten.phase, forgotten.failed, forgotten.hint) == (GangPhase.ENDED, False, "the journal was put back")
+    # What an agent says of the attempt that we knew is as stale as that of one we never heard of.
+    assert fold(state, [CheckpointSaved(I1, 1, 9), CheckpointSaved(I1, 900, 9)], 8.0).attempts == state.attempts
+
+
+def test_skipped_numbers_wait_for_the_next_attempt_of_a_job_that_rests() -> None:
+    state = fold(
+        running(), [CancelRequested("u"), RanksEnded(I1, 1, "stopped"), InstanceEnded(I1, 9.0, InstanceEnd.OWNER)]
+    )
+    assert state.phase is JobPhase.CANCELLED
+    state = fold(state, [AttemptsSkipped(40, "put back")], 9.0)
+    assert (state.phase, state.attempt_no, state.attempt_floor) == (JobPhase.CANCELLED, 1, 40)

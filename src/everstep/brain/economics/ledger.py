@@ -155,7 +155,7 @@ def account(state: JobState, now: float) -> Account:
         lost_steps=lost_steps,
         preemptions=sum(1 for m in state.instances.values() if _was_taken(m)),
         recoveries=max(sum(1 for a in state.attempts if a.spawned_at is not None) - 1, 0),
-        attempts=state.attempt_no,
+        attempts=len(state.attempts),
         overhead=overhead,
         disks_still_billing=tuple(
             v.name for v in state.volumes.values() if v.created_at is not None and v.deleted_at is None

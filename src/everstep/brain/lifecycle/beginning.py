@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from everstep.brain.lifecycle.gang import end_unknown
+from everstep.model.events import AttemptsSkipped
 from everstep.model.gang import Slot
 from everstep.model.handshake import OUTCOME_FAILED
 from everstep.model.job import AttemptState, GangPhase, InstancePhase, InstanceState, JobPhase, JobState
@@ -44,7 +46,7 @@ def may_begin(s: JobState) -> bool:
 def begin(s: JobState, now: float) -> JobState:
     """A new attempt on the prepared machines, with the next number."""
     members = ranked(s)
-    no = s.attempt_no + 1
+    no = max(s.attempt_no, s.attempt_floor) + 1
     attempt = AttemptState(
         no=no,
         members=tuple(m.token for m in members),
@@ -57,6 +59,15 @@ def begin(s: JobState, now: float) -> JobState:
     return replace(
         s, phase=phase, attempts=(*s.attempts, attempt), base_wanted="", why="", waiting_since=None, wait="", execs=()
     )
+
+
+def skipped(s: JobState, e: AttemptsSkipped, now: float) -> JobState:
+    """Attempts that we know nothing of: ours is a memory, and the next one gets a number that nobody has seen."""
+    s = replace(s, attempt_floor=max(s.attempt_floor, e.to))
+    attempt = s.attempt
+    if attempt is None or attempt.phase is GangPhase.ENDED or attempt.no > e.to:
+        return s
+    return replace(s, attempts=(*s.attempts[:-1], end_unknown(attempt, e.text, now)))
 
 
 def ranked(s: JobState) -> list[InstanceState]:

@@ -232,6 +232,11 @@ def gang_step(attempt: AttemptState, event: Event, token: LaunchToken, now: floa
     return after
 
 
+def end_unknown(attempt: AttemptState, hint: str, now: float) -> AttemptState:
+    """The attempt is over because what we know of it is out of date; nobody is to blame."""
+    return _finish(attempt, now, failed=False, hint=hint)
+
+
 def begin_stop(attempt: AttemptState, hint: str, now: float) -> AttemptState:
     """The gang is asked to stop; the hint says why. While it checks no rank runs, so it has ended at once."""
     if attempt.phase is G.CHECKING:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 from everstep.brain.lifecycle import disks
-from everstep.brain.lifecycle.beginning import begin, may_begin, ranked, replacements_ready
+from everstep.brain.lifecycle.beginning import begin, may_begin, ranked, replacements_ready, skipped
 from everstep.brain.lifecycle.gang import GANG_TABLE, begin_stop, gang_step, late_word
 from everstep.brain.lifecycle.instance import INSTANCE_EVENTS, instance_step
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
@@ -19,6 +19,7 @@ from everstep.model.causes import Cause, NoticeKind
 from everstep.model.errors import UnlistedTransition
 from everstep.model.events import (
     AttemptOverdue,
+    AttemptsSkipped,
     BudgetSpent,
     CancelRequested,
     CauseSettled,
@@ -477,6 +478,9 @@ JOB_TABLE: dict[tuple[JobPhase, type[Event]], Move[JobState, JobPhase]] = {
     **rows(_ACTIVE, (RestoreRequested,), _restore, (*_STARTS, J.STOPPING)),
     **rows((J.RUNNING, J.RELEASING), (ExecRequested,), _exec),
     **rows(_ACTIVE, (GaveUp,), _gave_up, (J.STOPPING, J.RELEASING, J.FAILED)),
+    **rows((J.ACQUIRING, J.CHECKING, J.RUNNING), (AttemptsSkipped,), skipped, _STARTS),
+    **rows((J.STOPPING,), (AttemptsSkipped,), skipped, _AFTER_STOP),
+    **rows((J.RELEASING, *_RESTING), (AttemptsSkipped,), skipped),
     # One decision may conclude several things, of which the first settles the matter.
     **rows((J.RELEASING, *_RESTING), (BudgetSpent, GaveUp), _facts),
     **rows(_ALL, (KeepExpired,), _keep_expired),

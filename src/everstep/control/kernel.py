@@ -72,7 +72,7 @@ class Market:
         return changed
 
 
-class Core:
+class Kernel:
     """States of all live jobs and what follows from events. Not thread-safe; no IO; no clock.
 
     Args:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from everstep.control import core as module
-from everstep.control.core import Core, Market
+from everstep.control import kernel as module
+from everstep.control.kernel import Kernel, Market
 from everstep.model.effects import Launch
 from everstep.model.errors import Conflict, NotFound, UnlistedTransition
 from everstep.model.events import CancelRequested, JobSubmitted, LaunchFailed, LaunchSucceeded, UnpauseRequested
@@ -16,20 +16,20 @@ from everstep.model.job import JobPhase
 from tests.brain.making import DEPLOYMENT, JOB, offer, task
 
 
-def market() -> Core:
-    made = Core(DEPLOYMENT)
+def market() -> Kernel:
+    made = Kernel(DEPLOYMENT)
     made.market.set_offers([offer("a"), offer("b", price=1.5)])
     made.market.shared_folders.update(a="/shared", b="/shared")
     return made
 
 
-def with_job(nodes: int = 1) -> Core:
+def with_job(nodes: int = 1) -> Kernel:
     made = market()
     made.submit(JobSubmitted(JOB, task(nodes), "u", "p"), 10.0)
     return made
 
 
-def launches(made: Core) -> list[LaunchToken]:
+def launches(made: Kernel) -> list[LaunchToken]:
     return [e.event.token for e in made.take().effects if isinstance(e, Launch)]
 
 
@@ -89,7 +89,7 @@ def test_requests_that_do_not_fit_are_refused_without_a_line() -> None:
 
 
 def test_a_job_is_looked_at_when_its_time_has_come_and_not_before() -> None:
-    made = Core(DEPLOYMENT)
+    made = Kernel(DEPLOYMENT)
     made.submit(JobSubmitted(JOB, task(1), "u", "p"), 10.0)
     made.take()
     at = made.next_wake()
@@ -103,7 +103,7 @@ def test_a_job_is_looked_at_when_its_time_has_come_and_not_before() -> None:
 
 
 def test_a_market_that_moves_is_used_at_once_by_those_who_wait() -> None:
-    made = Core(DEPLOYMENT)
+    made = Kernel(DEPLOYMENT)
     made.submit(JobSubmitted(JOB, task(1), "u", "p"), 10.0)
     made.take()
     assert made.market.set_offers([offer("a")])
