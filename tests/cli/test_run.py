@@ -41,10 +41,10 @@ def submitted(client: FakeClient) -> Task:
 def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path) -> None:
     done = cli("run", "task.yaml", "-y", "-d")
     assert done.code == 0, done.err
-    assert done.out.splitlines()[-1] == "j-aaaa1111"
-    assert "spot: auto" in done.out
-    assert "choice   box-a spot at $0.40/h" in done.out
-    assert "$0.80/h in all" in done.out
+    assert done.out == "j-aaaa1111\n"
+    assert "spot: auto" in done.err
+    assert "choice   box-a spot at $0.40/h" in done.err
+    assert "$0.80/h in all" in done.err
     for warning in ("warning: be careful", "warning: task.yaml:4: resources.image_id"):
         assert warning in done.err
     assert "uploading" in done.err

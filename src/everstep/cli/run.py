@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 import sys
@@ -71,12 +72,12 @@ def run(
     with link.started() as client:
         ready = _upload(client, loaded) if not dry_run else loaded
         plan = client.plan(ready.task)
-        if output is not Output.TABLE and dry_run:
-            document(plan, output)
-        else:
-            _show(ready, plan)
         if dry_run:
+            document(plan, output) if output is not Output.TABLE else _show(ready, plan)
             return
+        # On stdout is the job's output, or its id alone.
+        with contextlib.redirect_stdout(sys.stderr):
+            _show(ready, plan)
         if not yes and not typer.confirm("Start it?", default=True, err=True):
             raise typer.Exit(failures.REFUSED)
         job = client.submit(ready.task, secrets=ready.secrets, project=project)
