@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from everstep.client import api
+from everstep.client import api, launcher
 from everstep.client.api import Client
-from everstep.client.home import NoServer
+from everstep.client.home import Home, NoServer
 from everstep.model.codec import to_dict
 from everstep.model.errors import BadInput
 from everstep.model.ids import JobId
 from everstep.model.job import JobPhase
 from everstep.model.task import Task
+from everstep.providers.local import LocalProvider
 from everstep.server.submissions import KEPT_S, Lost, Submissions
 from tests.server import fakes
 from tests.server.fakes import Rig
@@ -252,3 +253,34 @@ async def never() -> JobId:
 
 async def broken() -> JobId:
     raise RuntimeError("the journal is gone")
+
+
+# --- As a process -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("point", ["append.before", "submit.after"])
+def test_a_server_that_dies_over_a_submission_ends_up_with_one_job(
+    tmp_path: Path, leak_guard: str, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Killed before the job is durable, or right after it was and before anybody knew."""
+    home = Home(tmp_path / "home")
+    struck = tmp_path / "struck"
+    monkeypatch.setenv("EVERSTEP_FAULT_POINT", point)
+    monkeypatch.setenv("EVERSTEP_FAULT_ONCE", str(struck))
+    value = {"task": to_dict(Task(name="t", run="true"))}
+    try:
+        launcher.start_background(home)
+        with Client(home=home) as client, pytest.raises(NoServer):
+            client.wire.ask("POST", "/api/v1/jobs", value=value, headers=KEY)
+        assert struck.exists()
+        launcher.start_background(home)
+        with Client(home=home) as client:
+            asked = [client.wire.ask("POST", "/api/v1/jobs", value=value, headers=KEY)["job"] for _ in range(2)]
+            assert [job.job for job in client.jobs(all=True)] == [asked[0]]
+            assert asked[0] == asked[1]
+            assert client.wait(asked[0], timeout_s=60).phase == "succeeded"
+    finally:
+        launcher.stop(home)
+        if (home.path / "local").exists():
+            asyncio.run(LocalProvider(home.path / "local").stop())
