@@ -201,3 +201,18 @@ def test_the_parts_add_up_whatever_the_clocks_say(
 def test_market_of_the_line_is_that_of_the_offer() -> None:
     job = fold(fresh(), machine(1, on=offer(market=Market.ON_DEMAND, price=3.0))[:2])
     assert lines(job, 1.0)[0].market is Market.ON_DEMAND
+
+
+def test_work_whose_steps_nobody_saw_counts_if_the_attempt_got_through() -> None:
+    """A script that reports nothing: 50 s in vain, then 80 s to the end; only these are what on-demand would cost."""
+    job = fold(fresh(recovery=Recovery(max_restarts=1)), machine(1)[:2])
+    job = fold(fold(job, [machine(1)[2]], 5.0), [machine(1)[3]], 10.0)
+    job = fold(fold(job, [RanksStarted(I1, 1, 1, 10.0)], 10.0), [RanksEnded(I1, 1, "failed", 1)], 60.0)
+    vain = account(job, 60.0)
+    assert (vain.useful_instance_s, vain.on_demand_cost_usd) == (0.0, 0.0)
+    job = fold(job, [RanksStarted(I1, 2, 1, 60.0)], 60.0)
+    assert account(job, 100.0).useful_instance_s == pytest.approx(40.0)
+    book = account(ended(fold(job, [RanksEnded(I1, 2, "ok")], 140.0), 150.0), 200.0)
+    assert book.useful_instance_s == pytest.approx(80.0)
+    assert book.on_demand_cost_usd == pytest.approx(80.0 / 3600 * 3.0)
+    assert sum(book.overhead.values()) + book.useful_instance_s == pytest.approx(book.billed_instance_s)

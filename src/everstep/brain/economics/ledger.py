@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from everstep.model.causes import InstanceEnd
+from everstep.model.causes import Cause, InstanceEnd
 from everstep.model.ids import LaunchToken
 from everstep.model.job import AttemptState, GangPhase, InstanceState, JobState, VolumeState
 from everstep.model.ledger import LedgerLine, LineKind, Overhead
@@ -213,7 +213,10 @@ def _work(state: JobState, shares: Mapping[LaunchToken, _Share], now: float) -> 
     """Restore, save, useful and lost work of all attempts; returns the steps lost."""
     lost_steps = 0
     for index, attempt in enumerate(state.attempts):
-        began, over = attempt.first_step_at, attempt.ended_at if attempt.ended_at is not None else now
+        over = attempt.ended_at if attempt.ended_at is not None else now
+        blind = attempt.first_step_at is None and attempt.step is None and _counts_unseen(attempt)
+        # A script that tells no steps: its ranks count as working from their start to their end.
+        began = attempt.spawned_at if blind else attempt.first_step_at
         steps, gone = _steps_lost(attempt, state.attempts[index + 1 :])
         lost_steps += gone
         ratio = min(gone / steps, 1.0) if steps else 0.0
@@ -222,7 +225,7 @@ def _work(state: JobState, shares: Mapping[LaunchToken, _Share], now: float) -> 
             if attempt.spawned_at is not None:
                 restored = began if began is not None else over
                 share.spend(Overhead.RESTORE, share.within(attempt.spawned_at, restored))
-            last = attempt.last_step_at or (now if attempt.phase is not GangPhase.ENDED else None)
+            last = over if blind else attempt.last_step_at or (now if attempt.phase is not GangPhase.ENDED else None)
             if began is None or last is None:
                 continue
             span_s = share.within(began, last)
@@ -232,6 +235,11 @@ def _work(state: JobState, shares: Mapping[LaunchToken, _Share], now: float) -> 
             share.spend(Overhead.LOST_WORK, lost_s)
             share.useful_s += span_s - saving_s - lost_s
     return lost_steps
+
+
+def _counts_unseen(attempt: AttemptState) -> bool:
+    """Whether work whose steps nobody saw is taken to count: the attempt got through, goes on, or saved something."""
+    return attempt.cause is Cause.SUCCESS or attempt.phase is not GangPhase.ENDED or attempt.progressed
 
 
 def _kept(state: JobState, shares: Iterable[_Share], now: float) -> None:
