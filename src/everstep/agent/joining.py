@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -51,6 +52,12 @@ def recall(settings: Settings) -> Membership | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def forget(settings: Settings) -> None:
+    """Drop what ``recall`` gives: the server does not know it any more. The next agent has to join with its token."""
+    with contextlib.suppress(OSError):
+        (settings.state / "credential.json").unlink()
 
 
 def join(settings: Settings, description: dict[str, Any], *, stopping: Callable[[], bool]) -> Membership:

@@ -172,6 +172,8 @@ class Agent:
             self._leaving = True
             log.error("the server does not know this instance any more; stopping")
             self._exit_code = EXIT_UNKNOWN
+            # A server whose database was put back knows our launch, not our join: started anew, we join once more.
+            joining.forget(self._settings)
             self._conductor.leave(self._mailbox.stop, save=False, grace_s=0.0)
 
     def _shut_down(self) -> None:

@@ -53,13 +53,15 @@ class Book(Mapping[JobId, JobState]):
         for machine in state.instances.values():
             if machine.instance is None:
                 continue
-            if machine.alive:
+            # One that has not joined speaks for no job: its credential may be of a time that the journal forgot when it
+            # was put back, and then the agent must join again.
+            if machine.alive and machine.joined_at is not None:
                 self._job_of[machine.instance] = state.id
             else:
                 self._job_of.pop(machine.instance, None)
 
     def job_of(self, instance: InstanceId) -> JobId | None:
-        """The job a living machine is for."""
+        """The job of a living machine that has joined."""
         return self._job_of.get(instance)
 
     def put_away(self, state: JobState) -> None:
