@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stops", type=int, default=20, help="SIGSTOPs of 3 s under full load")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--faults", nargs="+", choices=[f.name.lower() for f in Fault], help="default: all")
-    parser.add_argument("--boot-s", type=float, default=2.0, help="from the launch of a host to its agent")
+    parser.add_argument("--boot-s", type=float, default=2.0, help="from the launch of a host to its agent, at least 1")
     parser.add_argument("--pause-s", type=float, default=8.0, help="of undisturbed training before each fault")
     parser.add_argument("--give-up-s", type=float, default=60.0, help="no recovery within that (beyond boot) is none")
     parser.add_argument("--loopback", action="store_true", help="no networks, even if they could be had")
@@ -189,7 +189,7 @@ def spread(ordered: Sequence[float]) -> dict[str, float | None]:
     """Median, quartiles, extremes of sorted values; None for each if there are none."""
     if not ordered:
         return dict.fromkeys(("median", "p25", "p75", "min", "max"))
-    low, _, high = statistics.quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else ordered * 3
+    low, _, high = statistics.quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else list(ordered) * 3
     found = {"median": statistics.median(ordered), "p25": low, "p75": high, "min": ordered[0], "max": ordered[-1]}
     return {name: round(value, 3) for name, value in found.items()}
 

@@ -29,6 +29,7 @@ from everstep.providers.local.machines import sweep
 
 API_TELLS_S = 1.0
 """So long after a loss the cloud's list of machines shows it."""
+_NETWORK_S = 1.0
 _CLOUD = """\
 boot_s: {boot_s}
 notice_s: 6
@@ -61,11 +62,14 @@ class Everstep:
     def start(self) -> None:
         self._home.path.mkdir(mode=0o700, parents=True)
         cloud = self._place.folder / "cloud.yaml"
-        cloud.write_text(_CLOUD.format(boot_s=self._place.boot_s))
+        boot_s = self._place.boot_s
         if self._place.net is not None:
-            agent = [sys.executable, str(Path(__file__).with_name("host.py")), self._place.net.tag]
+            # The network is made while the machine boots.
+            boot_s -= _NETWORK_S
+            agent = [sys.executable, str(Path(__file__).with_name("host.py")), self._place.net.tag, str(_NETWORK_S)]
             agent += [sys.executable, str(self._home.path / "agent.pyz")]
             self._home.config_file.write_text(json.dumps({"providers": {"local": {"agent_argv": agent}}}))
+        cloud.write_text(_CLOUD.format(boot_s=boot_s))
         command = [sys.executable, "-m", "everstep.server", "--home", str(self._home.path), "--cloud", str(cloud)]
         with self._home.log_file.open("ab") as log:
             self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

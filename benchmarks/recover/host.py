@@ -1,4 +1,4 @@
-"""``python host.py TAG COMMAND...``: the boot of a cloud machine that has a network of its own.
+"""``python host.py TAG BOOT_S COMMAND...``: the last ``BOOT_S`` of the boot of a machine with a network of its own.
 
 Makes the host, lets its loopback ports that lead to the server and to the metadata service lead there in fact (these
 two are not part of the network that is broken), and becomes the command.
@@ -12,6 +12,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -29,7 +30,8 @@ def number_of(address: str) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    switch, command = net.Net(arguments[0]), arguments[1:]
+    began = time.monotonic()
+    switch, boot_s, command = net.Net(arguments[0]), float(arguments[1]), arguments[2:]
     number = number_of(os.environ[handshake.BOOT_ADDRESS])
     try:
         switch.add(number)
@@ -43,6 +45,8 @@ def main(arguments: list[str]) -> None:
         _forward({port: socket.create_server(("127.0.0.1", port)) for port in ports}, outside)
     os.environ[handshake.BOOT_ADDRESS] = switch.address(number)
     os.environ["GLOO_SOCKET_IFNAME"] = net.INSIDE
+    if fresh:
+        time.sleep(max(0.0, began + boot_s - time.monotonic()))
     os.execvp(command[0], command)
 
 

@@ -89,11 +89,6 @@ class Net:
         """Takes the host's link down: nothing that it or its kernel says is heard any more."""
         _ip("link", "set", self._cable(number), "down")
 
-    def remove(self, number: int) -> None:
-        """Forgets a host whose processes are gone."""
-        with contextlib.suppress(subprocess.CalledProcessError):
-            _ip("netns", "del", self.host(number))
-
     def pids(self, number: int) -> list[int]:
         """Processes of a host."""
         done = _ip("netns", "pids", self.host(number))
@@ -102,8 +97,10 @@ class Net:
     def close(self) -> None:
         """Removes every host and the switch."""
         for path in _PLACE.glob(f"es{self.tag}-*"):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                _ip("netns", "del", path.name)
+            # The cable first: the kernel takes its time to clear a network away.
+            for what in (("link", "del", self._cable(int(path.name.rpartition("-")[2]))), ("netns", "del", path.name)):
+                with contextlib.suppress(subprocess.CalledProcessError):
+                    _ip(*what)
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("link", "del", self._bridge)
 

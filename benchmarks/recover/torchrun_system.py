@@ -38,8 +38,10 @@ class Torchrun:
     """See ``system.System``.
 
     Args:
-        outside: the rendezvous store is served by a process on a third host, that is never lost; otherwise by the first
-            host's agent.
+        outside: the better setting: the rendezvous store is served by a process on a third host that is never lost,
+            and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which an agent that remembers the address of an earlier
+            gang's store does not tell it to a newcomer (torch 2.13), which then waits in vain. Otherwise the defaults:
+            the first host's agent serves the store.
     """
 
     place: Place
@@ -53,20 +55,17 @@ class Torchrun:
     _made: int = 0
     _starts: int = 0
     _boot_at: float | None = None
-    _replaced_at: float = 0.0
-    _survivor: _Host | None = None
 
     def __post_init__(self) -> None:
         self.trail = Trail(self.place.marks)
-        self.name = "torchrun, store on a host of its own" if self.outside else "torchrun"
+        self.name = "torchrun, store outside and not shared" if self.outside else "torchrun"
 
     def start(self) -> None:
         self._starts += 1
         first = self._made + 1
         self._store_host = first
         if self.outside:
-            self._made += 1
-            self._plug(first)
+            self._plug_next()
             self._store = subprocess.Popen(
                 [*self._inside(first), sys.executable, "-c", _STORE], stdout=subprocess.PIPE, start_new_session=True
             )
@@ -75,6 +74,7 @@ class Torchrun:
         port = _STORE_PORT if self.outside or self.place.net is not None else _STORE_PORT + self._starts
         self._endpoint = f"{self._address(first)}:{port}"
         for _ in range(2):
+            self._plug_next()
             self._hosts.append(self._new_host())
 
     def settled(self) -> bool:
@@ -93,14 +93,13 @@ class Torchrun:
         at = time.time()
         self._end(lost)
         self._hosts.remove(lost)
-        self._survivor = self._hosts[0]
         self._boot_at = at + self.place.boot_s
+        self._plug_next()
         return at, self.place.boot_s
 
     def tick(self) -> str:
         if self._boot_at is not None and time.time() >= self._boot_at:
             self._boot_at = None
-            self._replaced_at = time.time()
             self._hosts.append(self._new_host())
         gone = [h for h in self._hosts if h.process.poll() is not None]
         if not gone:
@@ -135,9 +134,7 @@ class Torchrun:
     # --- hosts -------------------------------------------------------------------------------------------------------
 
     def _new_host(self) -> _Host:
-        self._made += 1
         number = self._made
-        self._plug(number)
         command = [*self._inside(number), str(Path(sys.executable).with_name("torchrun"))]
         command += ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={self._endpoint}"]
         command += [f"--rdzv-id=recovery-{self._starts}", "--max-restarts=100000", "--monitor-interval=0.1"]
@@ -150,15 +147,18 @@ class Torchrun:
         log = self.place.folder / f"host-{number}.log"
         interface = "eth0" if self.place.net is not None else "lo"
         env = {**os.environ, "GLOO_SOCKET_IFNAME": interface, "BENCH_HOST": str(number), "OMP_NUM_THREADS": "1"}
+        if self.outside:
+            env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=env, start_new_session=True
             )
         return _Host(number, log, process)
 
-    def _plug(self, number: int) -> None:
+    def _plug_next(self) -> None:
+        self._made += 1
         if self.place.net is not None:
-            self.place.net.add(number)
+            self.place.net.add(self._made)
 
     def _address(self, number: int) -> str:
         return "127.0.0.1" if self.place.net is None else self.place.net.address(number)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any, Callable
 
 from everstep.agent import environment, logs
@@ -63,6 +64,11 @@ class Attempt:
         """How many of the processes it started still run."""
         return 0 if self.over else len(self._commands) - len(self._exits)
 
+    @property
+    def trains(self) -> bool:
+        """It did a step, or it is a script that does not tell."""
+        return not self.over and (bool(self._told) or not self._reports.in_use())
+
     # ---- start -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -75,8 +81,12 @@ class Attempt:
             self._context.warn(
                 f"cannot write the control file: {error.strerror or error}; ranks will not hear of saves"
             )
-        self._commands = self._make_commands()
-        self._keeper = self._context.supervisor.take()
+        self._commands = rank_commands(
+            self._context, self._orders, reports=self._reports.folder, control=self._control.path
+        )
+        for command in self._commands:
+            self._context.log_path(self.number, command.label)
+        self._keeper = self._context.supervisor.take(for_ranks=True)
         post = self._context.mailbox.post
         self._keeper.start(
             self._commands, lambda event: post(lambda: self._on_event(event)), secrets=self._orders.spec.secrets
@@ -88,29 +98,6 @@ class Attempt:
         self._watch_growth()
         if self._orders.save is not None:
             self.save(self._orders.save)
-
-    def _make_commands(self) -> list[Command]:
-        spec, node = self._orders.spec, self._context.node
-        env = environment.run(
-            node,
-            environment.inherited(),
-            self._orders,
-            reports=self._reports.folder,
-            control=self._control.path,
-        )
-        argv = list(spec.argv) if spec.argv else shell(spec.run)
-        if spec.ranks_per_node is None:
-            return [self._command(self._orders.node_rank, argv, env)]
-        first = self._orders.node_rank * spec.ranks_per_node
-        return [
-            self._command(first + local, argv, environment.rank(env, self._orders, local))
-            for local in range(spec.ranks_per_node)
-        ]
-
-    def _command(self, rank: int, argv: list[str], env: dict[str, str]) -> Command:
-        path = self._context.log_path(self.number, str(rank))
-        folders = [env[hs.ENV_CHECKPOINT_DIR]]
-        return Command(str(rank), argv, env, self._context.settings.workdir, path, folders=folders)
 
     # ---- wishes ----------------------------------------------------------------------------------------------------
 
@@ -334,6 +321,21 @@ class Attempt:
     def _tail(self, decisive: Exit | None) -> str:
         rank = decisive.rank if decisive is not None else int(self._commands[0].label)
         return logs.tail(logs.log_path(self._context.settings.logs, self.number, str(rank)))
+
+
+def rank_commands(context: Context, orders: Orders, *, reports: Path, control: Path) -> list[Command]:
+    """What the attempt of ``orders`` starts on this node."""
+    spec = orders.spec
+    env = environment.run(context.node, environment.inherited(), orders, reports=reports, control=control)
+    argv = list(spec.argv) if spec.argv else shell(spec.run)
+    envs = {orders.node_rank: env}
+    if spec.ranks_per_node is not None:
+        first = orders.node_rank * spec.ranks_per_node
+        envs = {first + local: environment.rank(env, orders, local) for local in range(spec.ranks_per_node)}
+    folders = [env[hs.ENV_CHECKPOINT_DIR]]
+    settings = context.settings
+    paths = {rank: logs.log_path(settings.logs, orders.attempt or 0, str(rank)) for rank in envs}
+    return [Command(str(r), argv, env, settings.workdir, paths[r], folders=folders) for r, env in envs.items()]
 
 
 def _progress_fields(progress: Progress | None) -> dict[str, Any]:

@@ -18,11 +18,13 @@ from everstep.agent.notices import Notice, kinds
 from everstep.agent.orders import Orders, Stop
 from everstep.agent.portholder import HeldPort
 from everstep.agent.prepare import Preparation, digest_of
+from everstep.agent.reserve import Reserve
 from everstep.model import handshake as hs
 
 log = logging.getLogger(__name__)
 
 _STATE = "attempts.json"
+_RESERVE_S = 5.0  # after the start of an attempt: ranks that are just starting need the processor themselves
 
 
 class Conductor:
@@ -44,6 +46,7 @@ class Conductor:
         self._ready_told: tuple[str, int] | None = None
         self._checked: set[int] = set()
         self._execs = Execs(context)
+        self._reserve = Reserve(context)
         self._lease_lost: int | None = None
         self._leaving: Callable[[], None] | None = None
         self._releasing = False
@@ -165,6 +168,7 @@ class Conductor:
             return False
         if now is not None and not now.done:
             now.cancel()
+        self._reserve.disband()
         self._preparation = Preparation(self._context, orders, self._on_prepared)
         self._preparation.start()
         return self._preparation.done and self._preparation.error is None
@@ -196,6 +200,9 @@ class Conductor:
             probe_port=self._probe_port,
         )
         self._context.supervisor.warm()
+        if self._attempt is None and self._orders is not None:
+            # Nothing runs here yet: what the ranks will import can be on its way while the gang gets ready.
+            self._reserve.call_up(self._orders)
 
     def _check(self, orders: Orders, number: int) -> None:
         self._checked.add(number)
@@ -221,6 +228,20 @@ class Conductor:
         if self._deadline is not None and self._deadline > self._context.clock.utc():
             self._attempt.save_by(self._deadline)  # this machine was told to go before it got to start
         self._tell_ready()  # with a new port, for the attempt after this one
+        self._call_up_later(self._attempt)
+
+    def _call_up_later(self, attempt: Attempt) -> None:
+        """Standbys for the next attempt, once this one trains."""
+
+        def look() -> None:
+            if attempt.over or self._leaving is not None or self._orders is None:
+                return
+            if attempt.trains and self._orders.attempt == attempt.number:
+                self._reserve.call_up(self._orders)
+            else:
+                self._call_up_later(attempt)
+
+        self._context.mailbox.later(_RESERVE_S, look)
 
     def _on_ended(self, attempt: Attempt) -> None:
         if self._lease_lost == attempt.number:

@@ -49,6 +49,7 @@ class Execs:
         context.settings.workdir.mkdir(parents=True, exist_ok=True)
         env = environment.base(context.node, environment.inherited(), orders)
         command = Command(label, shell(text), env, context.settings.workdir, context.log_path(attempt, label))
+        context.supervisor.stand_down()  # it may change what standbys have imported
         keeper = context.supervisor.take()
         self._running[name] = keeper
         ended: dict[str, int] = {}

@@ -14,6 +14,7 @@ mark in the environment. The death signal is tied to the creating *thread*: the 
 Conversation, one JSON object a line:
 
 * in: ``{"do": "spawn", "procs": [{label, argv, env, cwd, log, side, folders}], "mask": [...], "log_limit": n}``,
+  ``{"do": "standby", "procs": [{argv, env, cwd, hook}]}`` (before any spawn, see ``standby``),
   ``{"do": "signal", "signal": n}``, ``{"do": "kill"}``;
 * out: ``{"event": "spawned", "pids": {label: pid}}``, ``{"event": "exited", "label", "rc", "signal"}``,
   ``{"event": "stuck", "pids"}``, and last ``{"event": "empty"}``.
@@ -29,12 +30,14 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
 
 from everstep.agent import proctree
 from everstep.agent.masking import Masker
+from everstep.agent.standby import ENV_HOOK, Standby
 
 _CHUNK = 1 << 16
 _SWEEP_S = 5.0
@@ -100,6 +103,7 @@ class KeeperProcess:
         self._labels: dict[int, str] = {}  # running processes, by pid
         self._watched: dict[int, bool] = {}  # running processes that count (not side ones)
         self._outputs: dict[str, _Output] = {}
+        self._standbys: dict[int, Standby] = {}  # by the position of the process that they may become
         self._commands = b""
         self._spawned = False
         self._over = False
@@ -145,6 +149,10 @@ class KeeperProcess:
     def _obey(self, command: dict[str, Any]) -> None:
         if command["do"] == "spawn":
             self._spawn_all(command)
+        elif command["do"] == "standby" and not self._spawned:
+            for place, proc in enumerate(command["procs"]):
+                with contextlib.suppress(OSError):
+                    self._stand_by(place, proc)
         elif command["do"] == "signal":
             self._signal(int(command["signal"]))
         elif command["do"] == "kill":
@@ -153,13 +161,14 @@ class KeeperProcess:
     def _spawn_all(self, command: dict[str, Any]) -> None:
         pids = {}
         failed = []
-        for proc in command["procs"]:
+        for place, proc in enumerate(command["procs"]):
             try:
-                pids[proc["label"]] = self._spawn(proc, command)
+                pids[proc["label"]] = self._awaken(place, proc, command) or self._spawn(proc, command)
             except OSError as error:
                 text = f"[everstep] cannot start {proc['argv'][0]!r} in {proc['cwd']}: {error.strerror or error}\n"
                 self._outputs[proc["label"]].write(text.encode())
                 failed.append(proc)
+        self._dismiss()
         self._tell({"event": "spawned", "pids": pids})
         for proc in failed:
             self._tell({"event": "exited", "label": proc["label"], "rc": 127, "signal": None})
@@ -167,6 +176,15 @@ class KeeperProcess:
 
     def _spawn(self, proc: dict[str, Any], command: dict[str, Any]) -> int:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        output = self._output_of(read_fd, proc, command)
+        try:
+            pid = _start(proc, proc["env"], write_fd)
+        finally:
+            os.close(write_fd)
+        self._keep(pid, proc, output)
+        return pid
+
+    def _output_of(self, read_fd: int, proc: dict[str, Any], command: dict[str, Any]) -> _Output:
         os.set_blocking(read_fd, False)
         output = _Output(read_fd, proc["log"], Masker(command["mask"]), command["log_limit"])
         self._outputs[proc["label"]] = output
@@ -176,25 +194,53 @@ class KeeperProcess:
                 os.makedirs(folder, exist_ok=True)
             except OSError as error:
                 output.write(f"[everstep] cannot make the folder {folder}: {error.strerror or error}\n".encode())
-        try:
-            child = subprocess.Popen(
-                proc["argv"],
-                env=proc["env"],
-                cwd=proc["cwd"],
-                stdin=subprocess.DEVNULL,
-                stdout=write_fd,
-                stderr=write_fd,
-                start_new_session=True,
-                preexec_fn=_before_exec,  # safe: this process has one thread
-            )
-        finally:
-            os.close(write_fd)
-        child.returncode = 0  # we reap by ourselves; keeps Popen from doing it
-        self._labels[child.pid] = proc["label"]
+        return output
+
+    def _keep(self, pid: int, proc: dict[str, Any], output: _Output) -> None:
+        self._labels[pid] = proc["label"]
         if not proc.get("side"):
-            self._watched[child.pid] = True
-        self._selector.register(read_fd, selectors.EVENT_READ, output)
-        return child.pid
+            self._watched[pid] = True
+        self._selector.register(output.fd, selectors.EVENT_READ, output)
+
+    # ---- standbys --------------------------------------------------------------------------------------------------
+
+    def _stand_by(self, place: int, proc: dict[str, Any]) -> None:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        ours, its = socket.socketpair()
+        hook = {**proc["hook"], ENV_HOOK: f"{its.fileno()}:{proc['hook'][ENV_HOOK]}"}
+        try:
+            pid = _start(proc, {**proc["env"], **hook}, write_fd, link=its.fileno())
+        except OSError:
+            ours.close()
+            os.close(read_fd)
+            raise
+        finally:
+            its.close()
+            os.close(write_fd)
+        self._standbys[place] = Standby(pid, read_fd, ours, proc)
+
+    def _awaken(self, place: int, proc: dict[str, Any], command: dict[str, Any]) -> int | None:
+        """The pid of the standby that has become ``proc``; None if there is none that could."""
+        standby = self._standbys.get(place)
+        if standby is None or not standby.fits(proc):
+            return None
+        del self._standbys[place]
+        output = self._output_of(standby.output, proc, command)
+        try:
+            standby.go(proc)
+        except OSError:
+            output.close()
+            return None
+        self._keep(standby.pid, proc, output)
+        return standby.pid
+
+    def _dismiss(self) -> None:
+        """End the standbys that were of no use; they are reaped as orphans are."""
+        for standby in self._standbys.values():
+            with contextlib.suppress(OSError):
+                os.kill(standby.pid, signal.SIGKILL)  # not reaped yet, so the pid is its own
+            standby.drop()
+        self._standbys.clear()
 
     def _signal(self, signum: int) -> None:
         """Politely: to those who handle it. SIGTERM that nobody below a process handles goes to its whole tree."""
@@ -217,10 +263,17 @@ class KeeperProcess:
             label = self._labels.pop(pid, None)
             self._watched.pop(pid, None)
             if label is None:
+                self._forget_standby(pid)
                 continue  # an orphan that came to us
             self._outputs[label].pump(everything=True)
             code = os.waitstatus_to_exitcode(status)
             self._tell({"event": "exited", "label": label, "rc": code, "signal": -code if code < 0 else None})
+
+    def _forget_standby(self, pid: int) -> None:
+        for place, standby in list(self._standbys.items()):
+            if standby.pid == pid:
+                standby.drop()
+                del self._standbys[place]
 
     def _sweep(self) -> None:
         """Kill everything below, whatever it takes, then say so and leave."""
@@ -244,6 +297,23 @@ class KeeperProcess:
         with contextlib.suppress(OSError):  # no agent any more: the end of standard input says what to do
             while data:
                 data = data[os.write(1, data) :]
+
+
+def _start(proc: dict[str, Any], env: dict[str, str], output: int, *, link: int | None = None) -> int:
+    """A new process in a session of its own; its pid. ``link``: a descriptor that it inherits."""
+    child = subprocess.Popen(
+        proc["argv"],
+        env=env,
+        cwd=proc["cwd"],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=() if link is None else (link,),
+        start_new_session=True,
+        preexec_fn=_before_exec,  # safe: this process has one thread
+    )
+    child.returncode = 0  # we reap by ourselves; keeps Popen from doing it
+    return child.pid
 
 
 _KEEPER_PID: list[int] = []

@@ -2,8 +2,7 @@
 died.
 
 See :mod:`everstep.agent.keeper` for who kills what when. A ready keeper is kept in advance (:meth:`Supervisor.warm`):
-starting ranks then costs no interpreter start. That is also the seam for a warm standby with the user's libraries
-imported.
+starting ranks then costs no interpreter start. It may also have a warm standby of each rank (``stand_by``).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
@@ -99,6 +98,10 @@ class Keeper:
         if first:
             threading.Thread(target=self._listen, name=f"keeper-{self.pid}", daemon=True).start()
 
+    def stand_by(self, commands: Sequence[Command], hook: Mapping[str, str]) -> None:
+        """Have a process wait in the place of each command that :meth:`start` may be asked for; see ``standby``."""
+        self._say({"do": "standby", "procs": [{**command.to_wire(), "hook": dict(hook)} for command in commands]})
+
     def signal(self, signum: int) -> None:
         """Ask politely (see ``proctree.soft_targets``)."""
         self._say({"do": "signal", "signal": signum})
@@ -155,6 +158,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._keepers: dict[int, Keeper] = {}
         self._warm: Keeper | None = None
+        self._stands_by = False
         self.mark = hashlib.sha256(mark.encode()).hexdigest()[:24]
         folder.mkdir(parents=True, exist_ok=True)
         if not proctree.become_subreaper():
@@ -163,12 +167,29 @@ class Supervisor:
     def warm(self) -> None:
         """Have a keeper ready for the next :meth:`take`."""
         if self._warm is None or not self._warm.alive():
-            self._warm = self._new()
+            self._warm, self._stands_by = self._new(), False
 
-    def take(self) -> Keeper:
-        """A keeper that has started nothing yet."""
-        keeper, self._warm = self._warm, None
-        return keeper if keeper is not None and keeper.alive() else self._new()
+    def take(self, *, for_ranks: bool = False) -> Keeper:
+        """A keeper that has started nothing yet; one with standbys only ``for_ranks``."""
+        keeper = self._warm
+        if keeper is None or not keeper.alive() or (self._stands_by and not for_ranks):
+            return self._new()
+        self._warm, self._stands_by = None, False
+        return keeper
+
+    def stand_by(self, commands: Sequence[Command], hook: Mapping[str, str]) -> None:
+        """Have standbys ready for the next :meth:`take` for ranks."""
+        self.warm()
+        assert self._warm is not None
+        if not self._stands_by:
+            self._stands_by = True
+            self._warm.stand_by(commands, hook)
+
+    def stand_down(self) -> None:
+        """End the standbys: what they were made from may have changed."""
+        if self._stands_by and self._warm is not None:
+            self._warm.close()
+            self._warm, self._stands_by = None, False
 
     def close(self, timeout_s: float) -> None:
         """End all keepers and all they started."""
