@@ -57,7 +57,9 @@ def test_killed_ranks_without_a_budget_fail_the_job_with_the_signal_in_its_exit_
 def test_job_outlives_the_command_line_that_follows_it(rig: Rig) -> None:
     task = rig.folder / "task.yaml"
     script = rig.folder / "go"
-    task.write_text(f"name: outlives\nrun: |\n  echo running\n  until [ -e {script} ]; do sleep 0.1; done\n  echo over\n")
+    task.write_text(
+        f"name: outlives\nrun: |\n  echo running\n  until [ -e {script} ]; do sleep 0.1; done\n  echo over\n"
+    )
     command = [sys.executable, "-m", "everstep", "run", "-y", str(task)]
     environ = {**os.environ, "EVERSTEP_HOME": str(rig.home.path)}
     told = (rig.folder / "cli.txt").open("wb")

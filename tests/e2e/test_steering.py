@@ -184,4 +184,3 @@ def test_machines_are_kept_after_a_failure_and_billed_until_cancel(rig: Rig) -> 
     rig.client.wait(job, timeout_s=90)
     rig.check_settled()
     assert rig.client.cost(job).overhead["kept"] > 0
-
