@@ -175,3 +175,18 @@ def test_no_policy_pays_more_than_it_may_or_takes_what_is_forbidden(
     elif need.spot is SpotMode.TRUE:
         assert need.on_demand_allowed
     assert choice == choose(policy, offers, need, failed_at(NOW - ago, *offers[::2]))
+
+
+@pytest.mark.parametrize("policy", ["greedy", "rotate"])
+def test_the_vendors_newer_count_lifts_the_cool_down_of_a_dry_pool_but_not_of_one_that_preempted(policy: str) -> None:
+    need = replace(NEED, spot=SpotMode.TRUE)
+    counted = replace(offer("a", available=3), price_as_of=NOW - 5)
+
+    def chosen(shown: Offer, failure: str, at: float = NOW - 100) -> Offer | None:
+        book = PoolBook({shown.pool: PoolRecord(failed_at=at, failure=failure)})
+        return choose(policy, [shown], need, book).offer
+
+    assert chosen(counted, "no_capacity") == counted
+    assert chosen(counted, "preempted") is None
+    assert chosen(counted, "no_capacity", at=NOW - 1) is None, "that count is older than the refusal"
+    assert chosen(replace(counted, available=None), "no_capacity") is None, "the vendor does not count"

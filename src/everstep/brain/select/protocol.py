@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from everstep.brain.pools import PoolBook
+from everstep.brain.pools import PoolBook, PoolRecord
+from everstep.model.errors import NoCapacity
 from everstep.model.events import Candidate
 from everstep.model.gang import Slot
 from everstep.model.ids import JobId
@@ -167,12 +168,18 @@ class Weighing:
             return f"not in region {'/'.join(sorted(need.regions))}, where the rest of the gang is"
         if offer.available is not None and offer.available - self.inflight.get(offer.pool, 0) <= 0:
             return "no capacity"
+        record = self.beliefs.record(offer.pool)
         until = self.beliefs.cooling_until(offer.pool, need.cooldown_s if offer.market is Market.SPOT else 10.0)
-        if patient and until > self.now:
+        if patient and until > self.now and not _contradicted(record, offer):
             self.cooling_until.append(until)
-            record = self.beliefs.record(offer.pool)
             return f"cooling down after {record.failure} for {until - self.now:.0f} s more"
         return ""
+
+
+def _contradicted(record: PoolRecord, offer: Offer) -> bool:
+    """The pool was dry when we asked, and the vendor has counted free machines since: newer word than our own."""
+    dry = record.failure == NoCapacity.kind and record.failed_at is not None
+    return dry and bool(offer.available) and offer.price_as_of > (record.failed_at or 0.0)
 
 
 def by_price(offer: Offer) -> tuple[float, str]:
