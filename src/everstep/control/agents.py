@@ -82,7 +82,7 @@ class AgentDesk:
         self._lease_s = lease_s
         self._heartbeat_s = heartbeat_s
         self._orders: dict[InstanceId, _Standing] = {}
-        self._waiting: dict[InstanceId, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[InstanceId, tuple[asyncio.Future[None], ...]] = {}
         self._version = 0
         self._acked: dict[InstanceId, int] = {}
         self._joins: dict[InstanceId, int] = {}
@@ -286,15 +286,21 @@ class AgentDesk:
             return self._document(instance)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        waiting = self._waiting.setdefault(instance, set())
-        waiting.add(future)
+        self._waiting[instance] = (*self._waiting.get(instance, ()), future)
         timer = loop.call_later(max(min(wait_s, 60.0), 0.0), _ring, future)
         try:
             await future
         finally:
             timer.cancel()
-            waiting.discard(future)
+            self._leave(instance, future)
         return self._document(instance) if self._orders.get(instance, _NONE) != (standing or _NONE) else None
+
+    def _leave(self, instance: InstanceId, future: asyncio.Future[None]) -> None:
+        rest = tuple(other for other in self._waiting.get(instance, ()) if other is not future)
+        if rest:
+            self._waiting[instance] = rest
+        else:
+            self._waiting.pop(instance, None)
 
     def forget(self, instance: InstanceId) -> None:
         """The machine is gone."""

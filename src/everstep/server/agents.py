@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from everstep.model import handshake as hs
 from everstep.model.errors import BadInput, EverstepError, NotAuthorized, NotFound, Problem
 from everstep.model.ids import InstanceId
+from everstep.server.connections import WHEN_GONE
 from everstep.server.context import Context
 from everstep.server.logs import LogKey
 from everstep.server.problems import NoToken, Refused, Stopping, TooLarge, describe
@@ -102,22 +104,24 @@ class AgentApp:
         context = self._context
         if context.stopping:
             raise Stopping
-        poll = asyncio.ensure_future(context.desk.orders(instance, seen=seen, wait_s=wait_s))
-        gone = asyncio.ensure_future(_cancel_when_gone(receive, poll))
+        poll = asyncio.current_task()
+        assert poll is not None
+        gone = _Gone(scope, receive, poll)
         context.polls.add(poll)
+        # A poll may take a minute, and there is one for each machine: what came with it is not held meanwhile.
+        scope["headers"] = ()
         try:
-            orders = await poll
+            orders = await context.desk.orders(instance, seen=seen, wait_s=wait_s)
         except asyncio.CancelledError:
-            if gone.done():
-                raise Disconnected from None
-            if context.stopping:
-                raise Stopping from None
-            raise
+            # The task itself goes on: it has to answer, or to end in peace.
+            why = Disconnected if gone.happened else Stopping if self._context.stopping else None
+            if why is None:
+                raise
+            poll.uncancel()
+            raise why from None
         finally:
             context.polls.discard(poll)
-            # Both are ended here, whatever happened: a poll must leave nothing behind in the loop.
-            poll.cancel()
-            gone.cancel()
+            gone.forget()
         return (204, b"") if orders is None else (200, _encode(orders))
 
     async def _logs(self, scope: Scope, receive: Receive) -> Reply:
@@ -267,7 +271,33 @@ async def _pieces(receive: Receive, first: Message | None = None) -> AsyncIterat
         message = await receive()
 
 
-async def _cancel_when_gone(receive: Receive, poll: asyncio.Future[Any]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    poll.cancel()
+class _Gone:
+    """Cancels a task that waits when nobody is there any more to be answered.
+
+    Our own connections tell it; with another server a second task has to listen.
+    """
+
+    __slots__ = ("_forget", "_task", "happened")
+
+    def __init__(self, scope: Scope, receive: Receive, task: asyncio.Task[Any]) -> None:
+        self.happened = False
+        self._task = task
+        when_gone = scope.get("extensions", {}).get(WHEN_GONE)
+        if when_gone is not None:
+            self._forget: Callable[[], object] = functools.partial(when_gone, None)
+            when_gone(self._act)
+        else:
+            self._forget = asyncio.ensure_future(self._listen(receive)).cancel
+
+    def forget(self) -> None:
+        """Nobody waits any more; nothing is left behind in the loop."""
+        self._forget()
+
+    def _act(self) -> None:
+        self.happened = True
+        self._task.cancel()
+
+    async def _listen(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._act()
