@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -65,11 +64,11 @@ def main() -> None:
     for step, (inputs, targets) in run.steps(loader, total=args.steps):
         loss = nn.functional.mse_loss(replica(inputs), targets)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         time.sleep(args.step_s)
         marks.tell("step", step)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -95,6 +95,7 @@ class Waiting:
             one.go(proc)
             os.close(one.output)
             output, _ = process.communicate(timeout=60)
+            ours.close()
         return process.returncode, output
 
 
@@ -247,7 +248,7 @@ def test_a_standby_fits_only_what_differs_in_variables_that_may_change() -> None
     assert not one.fits({**wire, "env": {"RANK": "0", hs.ENV_ATTEMPT: "1"}})
     assert not one.fits({**wire, "argv": ["python", "b.py"]})
     assert not one.fits({**wire, "cwd": "/v"})
-    one._link.close()
+    one.link.close()
 
 
 # --- With an agent ----------------------------------------------------------------------------------------------------
@@ -315,3 +316,17 @@ def test_a_killed_agent_leaves_no_standby(server: AgentServer, agents: Agents, t
     until(lambda: len(_standbys(agent)) == 1, "a standby")
     agent.kill9()
     until(lambda: agent.descendants() == [], "the end of all descendants")
+
+
+def test_a_machine_is_ready_when_its_standby_has_imported(server: AgentServer, agents: Agents, tmp_path: Path) -> None:
+    agent = agents.start()
+    driver, what = Driver(server, agent), _task(tmp_path)
+    gate = tmp_path / "gate"
+    slow = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
+    (tmp_path / "packages" / "torch" / "__init__.py").write_text(slow + TORCH)
+    server.wait(lambda: agent.member.joined, what="join")
+    driver.order(hs.PHASE_PREPARE, 0, what)
+    until(lambda: len(_standbys(agent)) == 1, "a standby")
+    assert agent.member.of_kind(hs.MSG_READY) == []
+    gate.touch()
+    server.wait_message(agent.member, hs.MSG_READY)

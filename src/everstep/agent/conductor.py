@@ -192,17 +192,25 @@ class Conductor:
         if told == self._ready_told:
             return
         self._ready_told = told
-        self._context.outbox.put(
-            hs.MSG_READY,
-            port=self._ports[-1].port,
-            setup_s=preparation.setup_s,
-            prepared=preparation.digest,
-            probe_port=self._probe_port,
-        )
         self._context.supervisor.warm()
-        if self._attempt is None and self._orders is not None:
-            # Nothing runs here yet: what the ranks will import can be on its way while the gang gets ready.
-            self._reserve.call_up(self._orders)
+
+        def tell() -> None:
+            if self._ready_told != told:
+                return  # something newer was told
+            self._context.outbox.put(
+                hs.MSG_READY,
+                port=told[1],
+                setup_s=preparation.setup_s,
+                prepared=preparation.digest,
+                probe_port=self._probe_port,
+            )
+
+        if self._attempt is not None or self._orders is None:
+            tell()
+        else:
+            # Nothing runs here yet. The ranks' imports are part of getting ready: where this machine takes another's
+            # place, the old attempt trains on meanwhile.
+            self._reserve.call_up(self._orders, tell)
 
     def _check(self, orders: Orders, number: int) -> None:
         self._checked.add(number)

@@ -17,7 +17,8 @@ Conversation, one JSON object a line:
   ``{"do": "standby", "procs": [{argv, env, cwd, hook}]}`` (before any spawn, see ``standby``),
   ``{"do": "signal", "signal": n}``, ``{"do": "kill"}``;
 * out: ``{"event": "spawned", "pids": {label: pid}}``, ``{"event": "exited", "label", "rc", "signal"}``,
-  ``{"event": "stuck", "pids"}``, and last ``{"event": "empty"}``.
+  ``{"event": "standbys"}`` (all of them have imported what they can, or are gone), ``{"event": "stuck", "pids"}``, and
+  last ``{"event": "empty"}``.
 
 Output of the processes passes through the keeper, is masked and appended to their log files. A full disk or a log at
 its limit drops output; it never blocks or breaks a rank.
@@ -104,6 +105,8 @@ class KeeperProcess:
         self._watched: dict[int, bool] = {}  # running processes that count (not side ones)
         self._outputs: dict[str, _Output] = {}
         self._standbys: dict[int, Standby] = {}  # by the position of the process that they may become
+        self._loading: set[Standby] = set()
+        self._links: dict[int, socket.socket] = {}  # to standbys that have become ranks, by pid
         self._commands = b""
         self._spawned = False
         self._over = False
@@ -127,6 +130,8 @@ class KeeperProcess:
                 elif key.data == "wake":
                     with contextlib.suppress(BlockingIOError):
                         os.read(wake_r, _CHUNK)
+                elif isinstance(key.data, Standby):
+                    self._loaded(key.data)
                 elif isinstance(key.data, _Output) and not key.data.pump():
                     self._selector.unregister(key.fd)
             self._reap()
@@ -150,9 +155,7 @@ class KeeperProcess:
         if command["do"] == "spawn":
             self._spawn_all(command)
         elif command["do"] == "standby" and not self._spawned:
-            for place, proc in enumerate(command["procs"]):
-                with contextlib.suppress(OSError):
-                    self._stand_by(place, proc)
+            self._stand_by_all(command["procs"])
         elif command["do"] == "signal":
             self._signal(int(command["signal"]))
         elif command["do"] == "kill":
@@ -204,6 +207,23 @@ class KeeperProcess:
 
     # ---- standbys --------------------------------------------------------------------------------------------------
 
+    def _stand_by_all(self, procs: list[dict[str, Any]]) -> None:
+        for place, proc in enumerate(procs):
+            with contextlib.suppress(OSError):
+                self._stand_by(place, proc)
+        self._loading = set(self._standbys.values())
+        if not self._loading:
+            self._tell({"event": "standbys"})
+
+    def _loaded(self, standby: Standby) -> None:
+        """It has imported what it can, or it is gone; or the word to go came first."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(standby.link)
+        if standby in self._loading:
+            self._loading.remove(standby)
+            if not self._loading:
+                self._tell({"event": "standbys"})
+
     def _stand_by(self, place: int, proc: dict[str, Any]) -> None:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         ours, its = socket.socketpair()
@@ -217,7 +237,8 @@ class KeeperProcess:
         finally:
             its.close()
             os.close(write_fd)
-        self._standbys[place] = Standby(pid, read_fd, ours, proc)
+        standby = self._standbys[place] = Standby(pid, read_fd, ours, proc)
+        self._selector.register(ours, selectors.EVENT_READ, standby)
 
     def _awaken(self, place: int, proc: dict[str, Any], command: dict[str, Any]) -> int | None:
         """The pid of the standby that has become ``proc``; None if there is none that could."""
@@ -225,18 +246,23 @@ class KeeperProcess:
         if standby is None or not standby.fits(proc):
             return None
         del self._standbys[place]
+        self._loaded(standby)
         output = self._output_of(standby.output, proc, command)
         try:
             standby.go(proc)
         except OSError:
             output.close()
+            standby.link.close()
             return None
+        # Not closed before it ends: what it may still say would break what it was told.
+        self._links[standby.pid] = standby.link
         self._keep(standby.pid, proc, output)
         return standby.pid
 
     def _dismiss(self) -> None:
         """End the standbys that were of no use; they are reaped as orphans are."""
         for standby in self._standbys.values():
+            self._loaded(standby)
             with contextlib.suppress(OSError):
                 os.kill(standby.pid, signal.SIGKILL)  # not reaped yet, so the pid is its own
             standby.drop()
@@ -262,6 +288,8 @@ class KeeperProcess:
                 return
             label = self._labels.pop(pid, None)
             self._watched.pop(pid, None)
+            if pid in self._links:
+                self._links.pop(pid).close()
             if label is None:
                 self._forget_standby(pid)
                 continue  # an orphan that came to us
@@ -272,6 +300,7 @@ class KeeperProcess:
     def _forget_standby(self, pid: int) -> None:
         for place, standby in list(self._standbys.items()):
             if standby.pid == pid:
+                self._loaded(standby)
                 standby.drop()
                 del self._standbys[place]
 

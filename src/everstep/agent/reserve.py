@@ -18,6 +18,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Callable
 
 from everstep.agent.attempt import rank_commands
 from everstep.agent.context import Context
@@ -33,6 +34,7 @@ _PATH = "PYTHONPATH"
 _RANK_BYTES = 512 << 20
 _SHARE = 4  # standbys may take so small a part (1/4) of the memory that is available
 _PROBE_S = 20.0
+_LOAD_S = 20.0
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\- \t]+")
 _PYTHON = re.compile(r"python[0-9.]*")
 
@@ -45,24 +47,39 @@ class Reserve:
         self._scout = Scout(context.settings.state / "standby")
         self._round = 0
 
-    def call_up(self, orders: Orders) -> None:
-        """Have standbys for the ranks that an attempt like that of ``orders`` would start; harmless if there are."""
+    def call_up(self, orders: Orders, then: Callable[[], None] = lambda: None) -> None:
+        """Have standbys for the ranks that an attempt like that of ``orders`` would start; harmless if there are.
+
+        ``then`` is called once: when they have imported what they can, at once if there will be none, and in any case
+        after a while.
+        """
         nowhere = self._context.settings.state / "none"
         # What is not known yet differs from attempt to attempt anyway.
         guess = replace(orders, attempt=orders.attempt or 0, master=orders.master or ("", 0))
         commands = rank_commands(self._context, guess, reports=nowhere, control=nowhere)
-        asked = self._round
+        asked, post = self._round, self._context.mailbox.post
+        waiting = [then]
+
+        def go_on() -> None:
+            if waiting:
+                waiting.pop()()
+
+        def stand_by(hook: dict[str, str] | None) -> None:
+            if hook is None or asked != self._round:
+                go_on()
+            else:
+                self._context.supervisor.stand_by(commands, hook, lambda: post(go_on))
 
         def find_out() -> None:
-            hook = self._scout.hook_for(commands)
-
-            def stand_by() -> None:
-                if hook is not None and asked == self._round:
-                    self._context.supervisor.stand_by(commands, hook)
-
-            self._context.mailbox.post(stand_by)
+            hook = None
+            try:
+                hook = self._scout.hook_for(commands)
+            except Exception:  # whatever it is, ranks can be started without
+                log.exception("no warm standby")
+            post(lambda: stand_by(hook))
 
         threading.Thread(target=find_out, name="standby", daemon=True).start()
+        self._context.mailbox.later(_LOAD_S, go_on)
 
     def disband(self) -> None:
         """What standbys are made from (files, packages) is about to change."""
@@ -84,7 +101,7 @@ class Scout:
     def hook_for(self, commands: Sequence[Command]) -> dict[str, str] | None:
         """Variables with which the commands (of one node, so alike) become standbys; None if they must not.
 
-        May start the interpreter once and wait for it: not for the main thread.
+        May start the interpreter once and wait for it: not for the main thread. Raises OSError and SubprocessError.
         """
         command = commands[0]
         env = command.env
@@ -95,11 +112,7 @@ class Scout:
         if parts is None:
             return None
         python, script = parts
-        try:
-            if b"torch" not in script.read_bytes() or not self._lets_us(python, command):
-                return None
-        except (OSError, subprocess.SubprocessError) as error:
-            log.info("no warm standby: %s", error)
+        if b"torch" not in script.read_bytes() or not self._lets_us(python, command):
             return None
         return self._variables(env, str(script))
 

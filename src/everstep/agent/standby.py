@@ -37,12 +37,13 @@ class Standby:
     Attributes:
         pid: of the process that will be the rank.
         output: read end of what it prints.
+        link: becomes readable when it has imported what it can, or is gone.
     """
 
     def __init__(self, pid: int, output: int, link: socket.socket, wire: Mapping[str, Any]) -> None:
         self.pid = pid
         self.output = output
-        self._link = link
+        self.link = link
         self._wire = wire
 
     def fits(self, proc: Mapping[str, Any]) -> bool:
@@ -63,12 +64,9 @@ class Standby:
             "env": env,
             "cwd": proc["cwd"],
         }
-        try:
-            self._link.sendall(json.dumps(word).encode() + b"\n")
-        finally:
-            self._link.close()
+        self.link.sendall(json.dumps(word).encode() + b"\n")
 
     def drop(self) -> None:
         """Let go of what leads to it; it ends by itself."""
-        self._link.close()
+        self.link.close()
         os.close(self.output)

@@ -79,14 +79,21 @@ class Keeper:
         self._supervisor = supervisor
         self._process = process
         self._on_event: OnEvent | None = None
+        self._on_loaded: Callable[[], None] = lambda: None
+        self._early: list[dict[str, Any]] = []  # events before there was anybody to tell
+        self._events_lock = threading.Lock()
+        self._listens = False
         self._lock = threading.Lock()
         self.pid = process.pid
 
     def start(self, commands: Sequence[Command], on_event: OnEvent, *, secrets: Sequence[str] = ()) -> None:
         """Start processes. Call it again for side processes of the same tree (``on_event`` of the first call stays)."""
-        first = self._on_event is None
-        if first:
-            self._on_event = on_event
+        with self._events_lock:
+            if self._on_event is None:
+                self._on_event = on_event
+            for event in self._early:
+                on_event(event)
+            self._early.clear()
         self._say(
             {
                 "do": "spawn",
@@ -95,12 +102,16 @@ class Keeper:
                 "log_limit": LOG_LIMIT_BYTES,
             }
         )
-        if first:
-            threading.Thread(target=self._listen, name=f"keeper-{self.pid}", daemon=True).start()
+        self._begin_to_listen()
 
-    def stand_by(self, commands: Sequence[Command], hook: Mapping[str, str]) -> None:
-        """Have a process wait in the place of each command that :meth:`start` may be asked for; see ``standby``."""
+    def stand_by(self, commands: Sequence[Command], hook: Mapping[str, str], on_loaded: Callable[[], None]) -> None:
+        """Have a process wait in the place of each command that :meth:`start` may be asked for; see ``standby``.
+
+        ``on_loaded`` is called in a thread of the keeper's when they have imported what they can, or cannot.
+        """
+        self._on_loaded = on_loaded
         self._say({"do": "standby", "procs": [{**command.to_wire(), "hook": dict(hook)} for command in commands]})
+        self._begin_to_listen()
 
     def signal(self, signum: int) -> None:
         """Ask politely (see ``proctree.soft_targets``)."""
@@ -132,17 +143,31 @@ class Keeper:
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
+    def _begin_to_listen(self) -> None:
+        if not self._listens:
+            self._listens = True
+            threading.Thread(target=self._listen, name=f"keeper-{self.pid}", daemon=True).start()
+
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        assert self._on_event is not None
         empty = False
         for line in self._process.stdout:
             event = json.loads(line)
             empty = empty or event["event"] == "empty"
-            self._on_event(event)
+            self._pass_on(event)
         self._process.wait()
         self._supervisor.forget(self, sweep=not empty)
-        self._on_event({"event": "gone", "clean": empty})
+        self._pass_on({"event": "gone", "clean": empty})
+
+    def _pass_on(self, event: dict[str, Any]) -> None:
+        if event["event"] == "standbys":
+            self._on_loaded()
+            return
+        with self._events_lock:
+            if self._on_event is None:
+                self._early.append(event)
+            else:
+                self._on_event(event)
 
 
 class Supervisor:
@@ -177,13 +202,15 @@ class Supervisor:
         self._warm, self._stands_by = None, False
         return keeper
 
-    def stand_by(self, commands: Sequence[Command], hook: Mapping[str, str]) -> None:
-        """Have standbys ready for the next :meth:`take` for ranks."""
+    def stand_by(self, commands: Sequence[Command], hook: Mapping[str, str], on_loaded: Callable[[], None]) -> None:
+        """Have standbys ready for the next :meth:`take` for ranks; see ``Keeper.stand_by``. No second ones."""
         self.warm()
         assert self._warm is not None
-        if not self._stands_by:
-            self._stands_by = True
-            self._warm.stand_by(commands, hook)
+        if self._stands_by:
+            on_loaded()
+            return
+        self._stands_by = True
+        self._warm.stand_by(commands, hook, on_loaded)
 
     def stand_down(self) -> None:
         """End the standbys: what they were made from may have changed."""
