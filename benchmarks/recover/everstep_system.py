@@ -132,7 +132,7 @@ class Everstep:
 
         def until(name: str, then: float) -> None:
             nonlocal at
-            parts[name] = max(0.0, then - at)
+            parts[name] = parts.get(name, 0.0) + max(0.0, then - at)
             at = max(at, then)
 
         until("detect", _first(events, *_ENDS).at)
@@ -140,6 +140,9 @@ class Everstep:
             launched = _first(events, "LaunchSucceeded")
             until("decide", launched.body["started_at"])
             until("boot", launched.body["started_at"] + self._place.boot_s)
+            instance = launched.body["instance"]
+            until("restart", _first(events, "InstanceJoined", instance=instance).at)
+            until("import", _first(events, "InstanceReady", instance=instance).at)  # what its standby imports
         started = [e for e in events if e.kind == "RanksStarted"]
         attempt = max(e.body["attempt"] for e in started if e.body["spawned_at"] <= recovery.stage("imported"))
         until("restart", max(e.body["spawned_at"] for e in started if e.body["attempt"] == attempt))
@@ -182,5 +185,5 @@ class Everstep:
         return self._client.status(self._job)
 
 
-def _first(events: list[EventView], *kinds: str) -> EventView:
-    return next(event for event in events if event.kind in kinds)
+def _first(events: list[EventView], *kinds: str, **body: str) -> EventView:
+    return next(e for e in events if e.kind in kinds and all(e.body[key] == value for key, value in body.items()))
