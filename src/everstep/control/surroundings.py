@@ -19,7 +19,7 @@ GLANCE_S = 0.5
 """Between two glances at who is silent."""
 GATHER_S = 0.05
 """Several suspicions at once are one look."""
-_SUSPICIOUS_S = 2.0
+_SUSPICIOUS_S = 1.5
 """A machine that is silent for so long makes us ask the provider at once."""
 _ASK_FOR_S = 5.0
 """How long a silence makes us ask: later it is a matter for the limit of silence."""
