@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.crowd import census
 from everstep.model.causes import InstanceEnd
 from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken, VolumeId
 from everstep.model.offers import MachineType, Market, Offer
@@ -51,6 +52,7 @@ class Cloud:
         self._writer: asyncio.StreamWriter | None = None
         self._connecting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
+        census.install()
 
     # --- Provider ---------------------------------------------------------------------------------------------------
 
