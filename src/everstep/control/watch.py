@@ -117,10 +117,14 @@ class Watch:
     ) -> None:
         self.unknown = []
         listed = set()
+        live = {state.id for state in self._known.live_states()}
         for resource in resources:
             if resource.kind is ResourceKind.INSTANCE:
                 listed.add(InstanceId(resource.id))
-                self._instance(resource)
+                # Providers list what ended for a while. Of a job that is put away nothing lives, so there is nothing
+                # to tell; to look at it would mean to unpack it, in each sweep.
+                if resource.alive or resource.job in live:
+                    self._instance(resource)
             elif resource.kind is ResourceKind.VOLUME:
                 self._volume(resource)
         now = self._clock.now()
@@ -131,6 +135,9 @@ class Watch:
                 seen = self._telemetry.observed.get(instance)
                 at = machine.leave_at or (seen.last_heard if seen is not None else now)
                 self._ended(job, instance, min(at, now), InstanceEnd.OWNER if machine.leave_at else InstanceEnd.LOST)
+        # Nothing is remembered of machines that nobody waits for any more, or that are not there.
+        self._missing_since = {i: at for i, at in self._missing_since.items() if i in expected}
+        self._ended_again_at = {i: at for i, at in self._ended_again_at.items() if i in listed}
 
     def _instance(self, r: ProviderResource) -> None:
         state = None if r.job is None else self._known.state(r.job)
