@@ -182,6 +182,32 @@ async def test_who_waits_is_told_that_the_peer_is_gone_unless_it_does_not_care_a
         app.gate.set()
 
 
+async def test_a_connection_that_is_gone_needs_no_collector(rig: Rig) -> None:
+    """The server's collector looks for rings every half an hour only."""
+    rig.add(fakes.job(JobId("j-1"), fakes.machine("i-1"), attempts=(fakes.attempt(1, "i-1"),)))
+    async with served(rig.app) as (server, url):
+        gc.collect()
+        gc.disable()
+        try:
+            _, polling = await raw(url)
+            agent = f"Host: x\r\nAuthorization: Bearer {fakes.CREDENTIAL}\r\n\r\n".encode()
+            polling.write(b"GET /agent/v1/orders?seen=1&wait_s=60 HTTP/1.1\r\n" + agent)
+            await until(lambda: rig.desk.polls)
+            reader, answered = await raw(url)
+            answered.write(asked("/agent/v1/orders"))
+            await reader.readuntil(b"}")
+            _, silent = await raw(url)
+            await until(lambda: len(server.server_state.connections) == 3)
+            seen = [weakref.ref(connection) for connection in server.server_state.connections]
+            for writer in (polling, answered, silent):
+                writer.close()
+            await until(lambda: not (server.server_state.connections or server.server_state.tasks))
+            await asyncio.sleep(0.01)
+            assert [connection() for connection in seen] == [None, None, None]
+        finally:
+            gc.enable()
+
+
 async def test_what_waits_behind_a_server_without_the_extension_ends_too(rig: Rig) -> None:
     """Other ASGI servers tell it by a message alone."""
     rig.add(fakes.job(JobId("j-1"), fakes.machine("i-1"), attempts=(fakes.attempt(1, "i-1"),)))

@@ -49,6 +49,9 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See ``asyncio.Protocol``."""
         super().connection_lost(exc)
+        # What was asked knows this connection by ``when_gone``: a ring, which only the collector would find.
+        self.pipeline.clear()
+        self._let_go()
         act, self._act = self._act, None
         if act is not None:
             act()
@@ -88,6 +91,9 @@ class Connection(HttpToolsProtocol):
             self._start_asgi_task(cycle, app)
             return
         self.quiet_since = time.monotonic()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self.cycle = _OVER  # type: ignore[assignment]
         self.scope = None  # type: ignore[assignment]
         self.headers = []
