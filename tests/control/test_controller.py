@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
+from collections.abc import Sized
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +20,7 @@ from everstep.model.causes import Cause, InstanceEnd
 from everstep.model.errors import BadInput, Conflict, NotFound, UnlistedTransition
 from everstep.model.events import CancelRequested, InstanceReady, PauseRequested, RetryRequested, UnpauseRequested
 from everstep.model.ids import DEPLOYMENT_STREAM, InstanceId, JobId
-from everstep.model.job import InstancePhase, JobPhase
+from everstep.model.job import InstancePhase, JobPhase, JobState
 from everstep.model.offers import Market
 from everstep.model.task import Recovery, SpotMode
 from everstep.testing.scripted import AgentScript, Fault, FaultKind, MarketAt, Submission, TrainingScript
@@ -297,6 +299,49 @@ def test_fifty_short_jobs_at_once_all_succeed_and_leave_nothing() -> None:
         assert len(site.provider.machines) == 50
 
     on_site(main, world("fifty", submissions=submissions, trainings=trainings))
+
+
+def test_of_jobs_that_ended_nothing_is_held_but_their_packed_states() -> None:
+    """Counted by their objects: whatever holds one, a cache, a queue, a task or a forgotten callback, is found."""
+    jobs = 40
+    wanted = replace(task(2, spot=SpotMode.TRUE, recovery=Recovery(cooldown_s=0.0)), name="counted")
+    submissions = tuple(Submission(0.0107 + n * 0.01, JobId(f"counted-{n}"), wanted) for n in range(jobs))
+    trainings = {f"counted-{n}": TrainingScript(steps=40) for n in range(jobs)}
+
+    async def main(site: Site) -> None:
+        controller = await site.start()
+        await site.until(lambda: sum(m.alive for m in site.provider.machines.values()) >= jobs, 300.0)
+        for machine in list(site.provider.machines.values())[::4]:
+            site.provider.end(machine, InstanceEnd.PREEMPTED)
+        await site.until(lambda: len(controller.states) == jobs and not controller.live_states(), 900.0)
+        assert sum(r.kind == "LaunchIntended" for r in await site.lines()) > 2 * jobs, "some were preempted"
+        await site.clock.sleep(120.0)  # sweeps go on, and see the machines that ended
+        gc.collect()
+        assert _held("counted") == 0
+        desk, watch = controller.desk, controller.around.watches[0]
+        kept: list[Sized] = [desk._orders, desk._waiting, desk._acked, desk._joins, controller._doer._tasks]
+        seen: list[Sized] = [controller._telemetry.observed, controller.kernel.market.heard, controller.book._job_of]
+        rest: list[Sized] = [
+            controller.kernel.wakes,
+            controller.kernel._inflight,
+            watch._missing_since,
+            watch._ended_again_at,
+        ]
+        assert [len(held) for held in (*kept, *seen, *rest)] == [0] * 12
+        # They are all there all the same.
+        assert Counter(controller.states[job].phase for job in controller.states) == {JobPhase.SUCCEEDED: jobs}
+        gc.collect()
+        assert 0 < _held("counted") <= 32, "opened for whoever looked; no more than that"
+
+    scripted = world(
+        "counted", submissions=submissions, trainings=trainings, agents=(AgentScript(),) * 4 * jobs, until=4000.0
+    )
+    on_site(main, scripted)
+
+
+def _held(prefix: str) -> int:
+    """States in memory of jobs whose ids begin so."""
+    return sum(1 for thing in gc.get_objects() if isinstance(thing, JobState) and thing.id.startswith(prefix))
 
 
 # --- Silence ----------------------------------------------------------------------------------------------------------

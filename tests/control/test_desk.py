@@ -388,10 +388,11 @@ def test_steps_of_the_attempt_before_say_nothing_about_the_one_that_runs() -> No
     at_desk(main)
 
 
-def test_the_end_of_a_command_is_kept_under_its_name() -> None:
+def test_the_end_of_a_command_is_no_event_of_the_job() -> None:
     async def main(c: Counter) -> None:
-        await c.desk.report(ME, [{"seq": 1, "kind": h.MSG_EXEC_ENDED, "id": "e7", "rc": 3}])
-        assert c.desk.exec_results == {("e7", ME): 3}
+        answer = await c.desk.report(ME, [{"seq": 1, "kind": h.MSG_EXEC_ENDED, "id": "e7", "rc": 3}])
+        assert answer["ack"] == 1
+        assert c.inbox.events == []
 
     at_desk(main)
 

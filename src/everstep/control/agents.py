@@ -86,7 +86,6 @@ class AgentDesk:
         self._version = 0
         self._acked: dict[InstanceId, int] = {}
         self._joins: dict[InstanceId, int] = {}
-        self.exec_results: dict[tuple[str, InstanceId], int] = {}
         self.on_failure: Callable[[InstanceId], None] = lambda instance: None
         self.on_orders: Callable[[InstanceId, Mapping[str, Any]], None] = lambda instance, document: None
 
@@ -209,7 +208,8 @@ class AgentDesk:
             await future
         if durable:
             reach("report.before_ack")
-        if joins == self._joins.get(instance, 0):
+        # The machine may have gone, or its agent may have been started anew, while we waited for the journal.
+        if joins == self._joins.get(instance, 0) and self._inbox.job_of(instance) is not None:
             self._acked[instance] = max(acked, self._acked.get(instance, 0))
         return {"ack": acked, "orders_version": self._orders.get(instance, _NONE).version}
 
@@ -220,7 +220,7 @@ class AgentDesk:
         if kind == h.MSG_PROGRESS:
             return self._progress(job, instance, message, now)
         if kind == h.MSG_EXEC_ENDED:
-            self.exec_results[str(message.get("id")), instance] = _rc(message)
+            _check_rc(message)  # the book of commands is the server's
             return []
         event = to_event(instance, message)
         if event is None:
@@ -318,8 +318,8 @@ def _seq(message: Mapping[str, Any]) -> int:
         raise BadInput(Problem("report", "seq", f"malformed message: {error!r}")) from error
 
 
-def _rc(message: Mapping[str, Any]) -> int:
+def _check_rc(message: Mapping[str, Any]) -> None:
     try:
-        return int(message.get("rc") or 0)
+        int(message.get("rc") or 0)
     except (TypeError, ValueError, OverflowError) as error:
         raise BadInput(Problem("report", h.MSG_EXEC_ENDED, f"malformed message: {error!r}")) from error

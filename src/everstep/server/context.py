@@ -28,6 +28,8 @@ from everstep.server.views import Views
 
 JSON_BYTES = 4 << 20
 """Largest JSON body of the user API."""
+_REMEMBERED = 10_000
+"""Machines whose agents sent logs or outputs: a machine that is gone may still have some to send."""
 
 
 async def _no_providers() -> Sequence[ProviderHealth]:
@@ -113,13 +115,16 @@ class Context:
         return found[0]
 
     def whose(self, instance: InstanceId) -> tuple[JobState, InstanceState]:
-        """The job of a machine that lives, or did since the server started. Raises NotFound."""
+        """The job of a machine that lives, or of one of the last thousands that asked here. Raises NotFound."""
         job = self.controller.job_of(instance) or self._jobs_of.get(instance)
         state = self.controller.states.get(job) if job is not None else None
         machine = state.by_instance(instance) if state is not None else None
         if state is None or machine is None:
             raise NotFound(f"no job has the machine {instance}")
+        self._jobs_of.pop(instance, None)
         self._jobs_of[instance] = state.id
+        while len(self._jobs_of) > _REMEMBERED:
+            del self._jobs_of[next(iter(self._jobs_of))]
         return state, machine
 
 
