@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everstep.brain.lifecycle.beginning import superseded
 from everstep.model.errors import Conflict, NotFound
 from everstep.model.job import AttemptState, JobState, Saved
 from everstep.model.task import CheckpointSpec, Task
@@ -73,11 +74,20 @@ def test_what_is_shown_as_restorable_is_what_the_library_would_begin_from(
     folder.begin(0)
     for move, number in moves:
         folder.begin(number) if move == "begin" else folder.save(number)
-    state = job(*folder.attempts, keep=keep)
-    assert shown(state) == sorted((p.attempt, p.step) for p in candidates(folder.listing))
-    assert {(c.attempt, c.step) for c in checkpoints(state) if c.kept} == {
-        (p.attempt, p.step) for p in folder.listing.manifests
-    }
+    short = [*(superseded(a, keep) for a in folder.attempts[:-1]), folder.attempts[-1]]
+    for state in (job(*folder.attempts, keep=keep), job(*short, keep=keep)):
+        assert shown(state) == sorted((p.attempt, p.step) for p in candidates(folder.listing))
+        assert {(c.attempt, c.step) for c in checkpoints(state) if c.kept} == {
+            (p.attempt, p.step) for p in folder.listing.manifests
+        }
+
+
+def test_an_attempt_that_was_followed_remembers_few_of_its_saves() -> None:
+    before = attempt(1, *range(10, 170, 10))
+    assert [save.step for save in superseded(before, 3).saves] == [10, 140, 150, 160]
+    assert superseded(attempt(1, 10, 20), 3) == attempt(1, 10, 20)
+    told_late = attempt(1, 50, 10, 60, 20, 30)
+    assert [save.step for save in superseded(told_late, 1).saves] == [50, 60, 30], "first, newest, last told"
 
 
 def test_an_attempt_that_never_restored_froze_and_deleted_nothing() -> None:

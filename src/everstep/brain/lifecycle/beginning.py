@@ -43,6 +43,18 @@ def may_begin(s: JobState) -> bool:
     return s.user_failures + doubtful <= s.task.recovery.max_restarts
 
 
+def superseded(a: AttemptState, keep: int) -> AttemptState:
+    """An attempt that another one follows, without the saves that nobody can ask for any more.
+
+    It collected after each of its saves, so of its own no more than the ``keep`` newest steps are left to begin from.
+    The first and the last to be told stay too. A job that is preempted a hundred times remembers a hundred attempts.
+    """
+    newest = {save.step for save in sorted(a.saves, key=lambda save: save.step)[-max(keep, 1) :]}
+    first, last = a.saves[:1], a.saves[-1:]
+    saves = tuple(save for save in a.saves if save.step in newest or save in first or save in last)
+    return a if len(saves) == len(a.saves) else replace(a, saves=saves)
+
+
 def begin(s: JobState, now: float) -> JobState:
     """A new attempt on the prepared machines, with the next number."""
     members = ranked(s)
@@ -56,8 +68,9 @@ def begin(s: JobState, now: float) -> JobState:
         phase=GangPhase.CHECKING if len(members) > 1 else GangPhase.RUNNING,
     )
     phase = JobPhase.CHECKING if len(members) > 1 else JobPhase.RUNNING
+    before = (*s.attempts[:-1], *(superseded(a, s.task.checkpoint.keep) for a in s.attempts[-1:]))
     return replace(
-        s, phase=phase, attempts=(*s.attempts, attempt), base_wanted="", why="", waiting_since=None, wait="", execs=()
+        s, phase=phase, attempts=(*before, attempt), base_wanted="", why="", waiting_since=None, wait="", execs=()
     )
 
 
