@@ -77,7 +77,7 @@ def test_agent_cut_off_for_a_short_while_is_left_alone(rig: Rig) -> None:
 @pytest.mark.slow
 def test_nothing_that_a_replaced_attempt_publishes_is_ever_read(rig: Rig) -> None:
     steps = 150
-    job = rig.trainer(options=f"--steps {steps} --step-s 0.15")
+    job = rig.trainer(options=f"--steps {steps} --step-s 0.15 --until-attempt 3")
     rig.wait_for(lambda: rig.events(job, "CheckpointSaved"), "first checkpoint")
     (zombie,) = rig.members(job)
     # The machine cannot be reached, and the vendor takes its time to end it: it trains on and publishes.

@@ -58,10 +58,13 @@ def test_kill_at_a_fault_point_loses_nothing_and_does_nothing_twice(make_rig: Ca
     assert detail.step == 50
 
 
+OPTIONS = "--steps 50 --step-s 0.1 --until-attempt 2"
+
+
 def _submit_surely(rig: Rig) -> str:
     """A submission that got no answer may have arrived or not; the list of jobs tells."""
     try:
-        return rig.stepper(nodes=2, options="--steps 50 --step-s 0.1")
+        return rig.stepper(nodes=2, options=OPTIONS)
     except EverstepError:
         rig.client.close()
         known = rig.wait_for(lambda: (rig.client.jobs(all=True),), "list of jobs")[0]
@@ -69,4 +72,4 @@ def _submit_surely(rig: Rig) -> str:
     if known:
         rig.jobs.append(known[0].job)
         return known[0].job
-    return rig.stepper(nodes=2, options="--steps 50 --step-s 0.1")
+    return rig.stepper(nodes=2, options=OPTIONS)
