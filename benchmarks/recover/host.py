@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
     if fresh:
         told = os.environ[handshake.BOOT_SERVER] + " " + os.environ[handshake.BOOT_METADATA]
         ports = {int(port) for port in re.findall(r"//127\.0\.0\.1:(\d+)", told)}
-        _forward({port: socket.create_server(("127.0.0.1", port)) for port in ports}, outside)
+        forward({port: socket.create_server(("127.0.0.1", port)) for port in ports}, outside)
     os.environ[handshake.BOOT_ADDRESS] = switch.address(number)
     os.environ["GLOO_SOCKET_IFNAME"] = net.INSIDE
     if fresh:
@@ -50,8 +50,11 @@ def main(arguments: list[str]) -> None:
     os.execvp(command[0], command)
 
 
-def _forward(listeners: dict[int, socket.socket], outside: int) -> None:
-    """In a process of its own that is nobody's child here: the agent ends children that it does not know."""
+def forward(listeners: dict[int, socket.socket], outside: int) -> None:
+    """Each listener leads to the loopback port of that number in the network of the handle ``outside``.
+
+    In a process of its own that is nobody's child here: the agent ends children that it does not know.
+    """
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -62,11 +65,12 @@ def _forward(listeners: dict[int, socket.socket], outside: int) -> None:
     if os.fork() == 0:
         # A socket stays in the network in which it was made; those made from here on are outside.
         net.go_to(outside)
-        asyncio.run(_serve(listeners))
+        asyncio.run(serve(listeners))
     os._exit(0)
 
 
-async def _serve(listeners: dict[int, socket.socket]) -> None:
+async def serve(listeners: dict[int, socket.socket]) -> None:
+    """Each listener leads to the loopback port of that number, here; for ever."""
     for port, listener in listeners.items():
 
         async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int = port) -> None:

@@ -89,6 +89,14 @@ class Net:
         """Takes the host's link down: nothing that it or its kernel says is heard any more."""
         _ip("link", "set", self._cable(number), "down")
 
+    def plug(self, number: int) -> None:
+        """Puts the host's link up again."""
+        _ip("link", "set", self._cable(number), "up")
+
+    def mute(self, number: int, towards: int) -> None:
+        """What the host sends to that other one goes nowhere; what the other sends still arrives."""
+        _ip("-n", self.host(number), "route", "add", "blackhole", f"{self.address(towards)}/32")
+
     def pids(self, number: int) -> list[int]:
         """Processes of a host."""
         done = _ip("netns", "pids", self.host(number))
