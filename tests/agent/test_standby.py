@@ -330,3 +330,16 @@ def test_a_machine_is_ready_when_its_standby_has_imported(server: AgentServer, a
     assert agent.member.of_kind(hs.MSG_READY) == []
     gate.touch()
     server.wait_message(agent.member, hs.MSG_READY)
+
+
+def test_after_a_failure_standbys_get_ready_while_a_machine_is_replaced(
+    server: AgentServer, agents: Agents, tmp_path: Path
+) -> None:
+    agent = agents.start()
+    driver, what = Driver(server, agent), _task(tmp_path)
+    driver.run(what)
+    assert driver.ended()["rc"] == 1
+    until(lambda: len(_standbys(agent)) == 1, "a standby")
+    driver.order(hs.PHASE_RUN, 2, what)
+    assert driver.ended(attempt=2)["rc"] == 1
+    driver.log("attempt 2 torch of 1 True", attempt=2)

@@ -65,6 +65,11 @@ class Attempt:
         return 0 if self.over else len(self._commands) - len(self._exits)
 
     @property
+    def succeeded(self) -> bool:
+        """Every rank exited 0."""
+        return self.over and len(self._exits) == len(self._commands) and all(one.rc == 0 for one in self._exits)
+
+    @property
     def trains(self) -> bool:
         """It did a step, or it is a script that does not tell."""
         return not self.over and (bool(self._told) or not self._reports.in_use())

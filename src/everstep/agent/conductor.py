@@ -225,6 +225,7 @@ class Conductor:
     def _start(self, orders: Orders, number: int) -> None:
         self._started = number
         self._remember(running=number)
+        self._reserve.call_off()
         self._attempt = Attempt(self._context, orders, self._on_ended)
         try:
             self._attempt.start()
@@ -260,8 +261,11 @@ class Conductor:
             self._ports.pop(0).release()
         if self._leaving is not None:
             self._leaving()
-        else:
-            self.advance()
+            return
+        if self._orders is not None and self._orders.phase != hs.PHASE_RELEASE and not attempt.succeeded:
+            # Lost so early that there are no standbys yet: they get ready while a machine is replaced.
+            self._reserve.call_up(self._orders)
+        self.advance()
 
     def _release(self, orders: Orders) -> None:
         if self._attempt is not None or self._releasing:

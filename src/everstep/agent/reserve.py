@@ -81,6 +81,10 @@ class Reserve:
         threading.Thread(target=find_out, name="standby", daemon=True).start()
         self._context.mailbox.later(_LOAD_S, go_on)
 
+    def call_off(self) -> None:
+        """Those that are not started yet come too late: the ranks start now and need the processor themselves."""
+        self._round += 1
+
     def disband(self) -> None:
         """What standbys are made from (files, packages) is about to change."""
         self._round += 1
