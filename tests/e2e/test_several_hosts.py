@@ -37,11 +37,16 @@ GATE = 200
 """Number of the host at whose address the server answers."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def possible() -> None:
+    """Asked once, before anything is started."""
+    if not net.possible():
+        pytest.skip("needs root, `ip` (iproute2) and the right to make network namespaces")
+
+
 @pytest.fixture
 def hosts() -> Iterator[net.Net]:
     """The hosts, plugged in, without a process."""
-    if not net.possible():
-        pytest.skip("needs root, `ip` (iproute2) and the right to make network namespaces")
     made = net.Net(f"h{os.getpid() % 10_000}")
     try:
         made.open()
