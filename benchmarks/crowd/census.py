@@ -2,7 +2,8 @@
 
 The provider that the benchmark plugs in is loaded into the server's process; with ``EVERSTEP_BENCH_CENSUS`` in the
 environment it writes a line of JSON to that file whenever the process gets SIGUSR2: objects and bytes by type, what
-the allocator holds, and with ``EVERSTEP_BENCH_TRACE`` the lines of code whose memory grew most since the first call.
+the allocator holds, with ``EVERSTEP_BENCH_TRACE`` the lines of code whose memory grew most since the first call, and
+with ``EVERSTEP_BENCH_TRIM`` how much of it is holes.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class _Census:
         found["malloc"] = _malloc()
         if tracemalloc.is_tracing():
             found["growth"] = self._growth()
+        if os.environ.get("EVERSTEP_BENCH_TRIM"):
+            # How much of it is holes: memory that glibc could give back.
+            ctypes.CDLL(None).malloc_trim(0)
+            found["trimmed_rss_mib"] = psutil.Process().memory_info().rss / 2**20
         gc.freeze()
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
