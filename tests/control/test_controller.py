@@ -341,7 +341,7 @@ def test_of_jobs_that_ended_nothing_is_held_but_their_packed_states() -> None:
 
 def _held(prefix: str) -> int:
     """States in memory of jobs whose ids begin so."""
-    return sum(1 for thing in gc.get_objects() if isinstance(thing, JobState) and thing.id.startswith(prefix))
+    return sum(1 for thing in gc.get_objects() if type(thing) is JobState and thing.id.startswith(prefix))
 
 
 # --- Silence ----------------------------------------------------------------------------------------------------------
