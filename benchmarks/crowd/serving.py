@@ -7,10 +7,12 @@ import contextlib
 import http.client
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -30,7 +32,8 @@ class ServerProcess:
 
     def __init__(self, folder: Path, *, core: int | None) -> None:
         self.home = folder / "home"
-        self.socket = folder / "crowd.sock"
+        # Not in the folder: names of sockets may have 107 bytes, and folders of tests are longer than that.
+        self.socket = Path(tempfile.gettempdir()) / f"crowd-{secrets.token_hex(6)}.sock"
         self.port = _free_port()
         self._core = core
         self._process: subprocess.Popen[bytes] | None = None
