@@ -1,7 +1,7 @@
 """How soon training goes on after a loss: the same two-node training under everstep and under torchrun, side by side.
 
 ``python -m benchmarks recovery -- --rounds 20 --stops 20``. Each round kills a rank, a host that is not the master, and
-the master's host. Measured is the time from the fault to the first step beyond the last one before it, done by both ranks;
+the master's host. Measured is the time from the fault to the first step beyond the last one before it, done by both;
 the boot of the replacement, a fixed time, is subtracted. Where this user is root, every host has a network of its own
 and a lost host's link goes down before its processes are killed, so that nobody is told by a closing connection.
 
