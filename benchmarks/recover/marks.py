@@ -60,11 +60,18 @@ class Trail:
         for line in whole.splitlines():
             self._take(json.loads(line))
 
+    def forget(self) -> None:
+        """What was told so far belongs to a training that is over."""
+        self.look()
+        self.lives.clear()
+
     def _take(self, mark: dict[str, object]) -> None:
         pid, at, what = int(str(mark["pid"])), float(str(mark["t"])), str(mark["what"])
         if what == STAGES[0]:
             self.lives.append(Life(pid, int(str(mark["rank"])), str(mark["host"]), {}, []))
-        life = next(life for life in reversed(self.lives) if life.pid == pid)
+        life = next((life for life in reversed(self.lives) if life.pid == pid), None)
+        if life is None:
+            return  # of a training that is over
         if what == "step":
             life.steps.append((int(str(mark["step"])), at))
         else:

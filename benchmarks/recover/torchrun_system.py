@@ -62,6 +62,7 @@ class Torchrun:
 
     def start(self) -> None:
         self._starts += 1
+        self.trail.forget()
         first = self._made + 1
         self._store_host = first
         if self.outside:
