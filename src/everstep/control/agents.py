@@ -239,7 +239,7 @@ class AgentDesk:
         if attempt is not None and attempt > self._inbox.newest_attempt(job):
             # Only a journal that was put back to an earlier hour can know less than an agent.
             text = f"machine {instance} runs attempt {attempt}, which this journal knows nothing of"
-            return [self._inbox.put(job, AttemptsSkipped(attempt, text))]
+            return [self._inbox.put(job, AttemptsSkipped(attempt, text, running=True))]
         return []
 
     def _progress(

@@ -407,7 +407,9 @@ def test_a_restored_script_that_tells_where_it_stands_has_not_got_on_yet() -> No
 def test_numbers_of_attempts_that_the_journal_forgot_are_not_given_out_again() -> None:
     state = running()
     assert state.attempt_no == 1
-    state = fold(state, [AttemptsSkipped(1001, "the journal was put back")], 7.0)
+    calm = fold(state, [AttemptsSkipped(1001, "the journal was put back")], 7.0)
+    assert (calm.attempts, calm.attempt_floor) == (state.attempts, 1001), "what may well go on is left alone"
+    state = fold(state, [AttemptsSkipped(1001, "the journal was put back", running=True)], 7.0)
     assert [a.no for a in state.attempts] == [1, 1002]
     forgotten = state.attempts[0]
     assert (forgotten.phase, forgotten.failed, forgotten.hint) == (GangPhase.ENDED, False, "the journal was put back")

@@ -78,7 +78,7 @@ def skipped(s: JobState, e: AttemptsSkipped, now: float) -> JobState:
     """Attempts that we know nothing of: ours is a memory, and the next one gets a number that nobody has seen."""
     s = replace(s, attempt_floor=max(s.attempt_floor, e.to))
     attempt = s.attempt
-    if attempt is None or attempt.phase is GangPhase.ENDED or attempt.no > e.to:
+    if not e.running or attempt is None or attempt.phase is GangPhase.ENDED or attempt.no > e.to:
         return s
     return replace(s, attempts=(*s.attempts[:-1], end_unknown(attempt, e.text, now)))
 
