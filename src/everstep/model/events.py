@@ -391,8 +391,8 @@ class AttemptsSkipped(Event):
     """Attempts up to ``to`` were, or may have been, begun that this journal knows nothing of: it was put back to an
     earlier hour. Their numbers are not given out again, since agents and checkpoints fence by them.
 
-    ``running``: attempt ``to`` runs right now, as an agent tells; then the one that the journal knows of is over. Else it
-    may well go on, and is left alone.
+    ``running``: attempt ``to`` runs right now, as an agent tells; then the one that the journal knows of is over.
+    Else it may well go on, and is left alone.
     """
 
     to: int
