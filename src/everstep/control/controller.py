@@ -1,8 +1,7 @@
 """The live loop: observe -> decide -> record -> act.
 
-One task owns the kernel. Everything that happens is put into its inbox; it takes what is there, lets the kernel decide,
-writes the
-lines in one transaction, and only then does what was decided and tells those who wait.
+One task owns the kernel. Everything that happens is put into its inbox; it takes what is there, lets the kernel
+decide, writes the lines in one transaction, and only then does what was decided and tells those who wait.
 """
 
 from __future__ import annotations

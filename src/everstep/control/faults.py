@@ -1,8 +1,7 @@
 """Fault points: named places where a test may kill the process with SIGKILL, to prove that any instant is a safe one.
 
 ``EVERSTEP_FAULT_POINT=NAME[:N]`` kills at the N-th pass (default 1). ``EVERSTEP_FAULT_ONCE=FILE`` makes it happen
-once over
-restarts: the file is created before the kill, and nothing happens when it is there.
+once over restarts: the file is created before the kill, and nothing happens when it is there.
 """
 
 from __future__ import annotations

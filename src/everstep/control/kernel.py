@@ -1,10 +1,8 @@
 """The loop's arithmetic without its IO: events in, journal lines and effects out.
 
 Both drivers use it: the asyncio loop (``controller``) and the heap of the simulator. Each event is handled
-completely, with
-the decisions that follow from it, before the next one is looked at; so the journal depends on the order of events and
-their times
-alone, not on how a driver batches them.
+completely, with the decisions that follow from it, before the next one is looked at; so the journal depends on the
+order of events and their times alone, not on how a driver batches them.
 """
 
 from __future__ import annotations

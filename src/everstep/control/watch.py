@@ -1,8 +1,7 @@
 """Watching a provider: its list is the truth about what lives and what ended.
 
 The sweep adopts what the journal knows, tells of what ended, ends again what should be gone, and lists (never ends)
-what it does
-not know: a database restored from an hour ago must not end live machines (rule 1).
+what it does not know: a database restored from an hour ago must not end live machines (rule 1).
 """
 
 from __future__ import annotations
