@@ -20,10 +20,10 @@ import os
 from pathlib import Path
 
 from everstep.model import handshake as _handshake
+from everstep.train.attempt import Refused, Run, Saved, Stateful
 from everstep.train.opening import attach
 from everstep.train.reports import Reporter as _Reporter
 from everstep.train.reports import numbers as _numbers
-from everstep.train.run import Refused, Run, Saved, Stateful
 
 __all__ = ["Refused", "Run", "Saved", "Stateful", "attach", "progress"]
 

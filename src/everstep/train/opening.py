@@ -11,13 +11,13 @@ from typing import Any
 
 from everstep.model import handshake
 from everstep.train import randomness
+from everstep.train.attempt import Refused, Run, Stateful, Surroundings
 from everstep.train.folder import Folder, Manifest
 from everstep.train.gang import Gang
 from everstep.train.lineage import Listing, Position, Record, candidates
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace, parse_every
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests, Terminations
-from everstep.train.run import Refused, Run, Stateful, Surroundings
 from everstep.train.shard import Damaged, read_shard
 
 _DEFAULT_DIR = "checkpoints"
