@@ -285,7 +285,7 @@ class Run:
             outcome = "; ".join(failures)
         else:
             shards = tuple(shard for shard, _ in results)
-            manifest = Manifest(position, gang.world_size, shards)
+            manifest = Manifest(position, gang.world_size, shards, torch=torch.__version__)
             outcome = self._publish(manifest)
             if outcome:
                 around.folder.discard(position)
@@ -343,7 +343,7 @@ class Run:
             try:
                 fenced = around.folder.fenced(around.attempt)
                 if not fenced and around.folder.read_manifest(manifest.position) is None:
-                    around.folder.publish(manifest, torch.__version__)
+                    around.folder.publish(manifest)
             except OSError as problem:
                 error = f"{type(problem).__name__}: {problem}"
         results = gang.gather((error, fenced))

@@ -2,7 +2,7 @@
 
     <root>/attempts/000002.claim                    attempt 2 is choosing a base (see `lineage`)
     <root>/attempts/000002.json                     attempt 2 began: its base, its world size; never changed
-    <root>/000002/000000120/shard-00000.pt          state of rank 0 after 120 steps
+    <root>/000002/000000120/shard-00000.pt          state of rank 0 after 120 steps (format: `shard`)
     <root>/000002/000000120/shard-00000.json        its digest, size, world size, and where it lies
     <root>/000002/000000120/manifest.json           published: every shard with its digest; without it nothing is there
     <root>/000002/000000120/collect-000003          mark: attempt 3 may be deleting this checkpoint
@@ -36,6 +36,8 @@ from everstep.train.lineage import (
     shard_name,
 )
 
+FORMAT = 2
+"""The newest format of shards, see `shard`."""
 MANIFEST = "manifest.json"
 _TEMPORARY = ".tmp-"
 _ATTEMPT_DIR = re.compile(r"\d{6,}")
@@ -57,11 +59,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A published checkpoint."""
+    """A published checkpoint. ``torch``: the version that wrote it, empty if it is not known."""
 
     position: Position
     world_size: int
     shards: tuple[Shard, ...]
+    torch: str = ""
+    format: int = FORMAT
 
     @property
     def bytes(self) -> int:
@@ -133,7 +137,13 @@ class Folder:
             shards = tuple(
                 Shard(int(s["rank"]), str(s["sha256"]), int(s["bytes"]), str(s["where"])) for s in raw["shards"]
             )
-            manifest = Manifest(Position(int(raw["attempt"]), int(raw["step"])), int(raw["world_size"]), shards)
+            manifest = Manifest(
+                Position(int(raw["attempt"]), int(raw["step"])),
+                int(raw["world_size"]),
+                shards,
+                torch=str(raw.get("torch", "")),
+                format=int(raw.get("format", 1)),
+            )
             complete = [shard.rank for shard in shards] == list(range(manifest.world_size))
             if manifest.position != position or not complete:
                 raise ValueError(path)
@@ -214,14 +224,15 @@ class Folder:
         except (KeyError, TypeError, ValueError):
             return None
 
-    def publish(self, manifest: Manifest, torch_version: str) -> None:
+    def publish(self, manifest: Manifest) -> None:
         """Make a checkpoint exist. All its shards must be complete."""
         raw = {
+            "format": manifest.format,
             "attempt": manifest.position.attempt,
             "step": manifest.position.step,
             "world_size": manifest.world_size,
             "shards": [{**asdict(s), "file": f"{shard_name(s.rank)}.pt"} for s in manifest.shards],
-            "torch": torch_version,
+            "torch": manifest.torch,
             "created_at": time.time(),
         }
         folder = self.path(manifest.position)

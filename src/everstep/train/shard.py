@@ -1,80 +1,137 @@
-"""One rank's shard: any picklable state, written and read with a digest."""
+"""One rank's shard: any picklable state, written in one stream, read back by several threads, every byte checked.
+
+Format 2::
+
+    b"EVSTEP2\\n" | memory of the state, block after block | index | length of the index, 8 bytes, little endian
+
+The index is a pickle: the skeleton (see `skeleton`), the sizes of storages and arrays in the order of their bytes, and a
+CRC-32 of each block of at most 4 MiB (a block never spans two of them); small ones lie in the index itself. The digest
+in the manifest is the SHA-256 of index and length. So reading costs one pass, blocks are checked while they are in the
+cache, and any number of threads can work on them.
+
+Format 1, what `torch.save` writes with the SHA-256 of the file in the manifest, is still read.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import pickle
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
-from everstep.train.folder import Folder, Manifest, Shard
+from everstep.train.folder import FORMAT, Folder, Manifest, Shard
+from everstep.train.hostmemory import new_storage
 from everstep.train.lineage import Position
+from everstep.train.skeleton import Parts, memory, put_together, take_apart
 
+_MAGIC = b"EVSTEP2\n"
+_LENGTH = struct.Struct("<Q")
+_BLOCK = 1 << 22
+_INLINE = 1 << 14
 _CHUNK = 1 << 22
+_READERS = 4
 
 
 class Damaged(Exception):
     """A shard is missing, cut short, changed or unreadable: its checkpoint must not be trained on."""
 
 
-class _Digesting:
-    """The writing end that `torch.save` needs, which hashes what passes."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._hash = hashlib.sha256()
-        self.bytes = 0
-        self.error: OSError | None = None
-
-    def write(self, data: bytes | memoryview) -> int:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            self.error = self.error or error
-            raise
-        self._hash.update(data)
-        size = memoryview(data).nbytes
-        self.bytes += size
-        return size
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
+# --- writing --------------------------------------------------------------------------------------------------------
 
 
 def write_shard(folder: Folder, position: Position, state: Any, *, rank: int, world_size: int, where: str) -> Shard:
-    """Write ``state`` durably with its description beside it.
+    """Write ``state`` durably with its description beside it, straight from its memory: it must stand still meanwhile.
 
     Raises:
         Exception: whatever the disk or pickling raises; nothing of the shard stays then.
     """
-    sink: _Digesting | None = None
+    parts = take_apart(state)
+    content = Content(parts.skeleton, [_host(storage) for storage in parts.storages], parts.arrays)
+    return write_content(folder, position, content, rank=rank, world_size=world_size, where=where)
+
+
+@dataclass
+class Content:
+    """What goes into a shard: a skeleton, and the memory of its storages and arrays."""
+
+    skeleton: bytes
+    storages: Sequence[memoryview]
+    arrays: Sequence[memoryview]
+
+    @property
+    def bytes(self) -> int:
+        """Size of the memory."""
+        return sum(view.nbytes for view in (*self.storages, *self.arrays))
+
+
+def write_content(
+    folder: Folder, position: Position, content: Content, *, rank: int, world_size: int, where: str
+) -> Shard:
+    """Write a shard durably with its description beside it.
+
+    Raises:
+        OSError: the disk's; nothing of the shard stays then.
+    """
+    digest, size = "", 0
 
     def fill(file: IO[bytes]) -> None:
-        nonlocal sink
-        sink = _Digesting(file)
-        try:
-            torch.save(state, sink)  # type: ignore[arg-type]  # only `write` and `flush` are used
-        except Exception as error:
-            # torch reports a full disk as a broken archive; what the disk said is what the user needs to know.
-            raise (sink.error or error) from error
+        nonlocal digest, size
+        digest, size = _stream(file, content)
 
     folder.write_shard(position, rank, fill)
-    assert sink is not None
-    shard = Shard(rank, sink.sha256, sink.bytes, where)
+    shard = Shard(rank, digest, size, where)
     folder.describe_shard(position, shard, world_size)
     return shard
 
 
-def read_shard(folder: Folder, manifest: Manifest, rank: int) -> Any:
-    """The state of a rank, with tensors on the CPU, after its digest was checked against the manifest.
+def _stream(file: IO[bytes], content: Content) -> tuple[str, int]:
+    """Write everything; (digest, size)."""
+    file.write(_MAGIC)
+    size = len(_MAGIC)
+    entries = []
+    for view in (*content.storages, *content.arrays):
+        if view.nbytes <= _INLINE:
+            entries.append((view.nbytes, bytes(view)))
+            continue
+        checks = []
+        for block in _blocks(view):
+            checks.append(zlib.crc32(block))
+            file.write(block)
+        entries.append((view.nbytes, checks))
+        size += view.nbytes
+    index = {"skeleton": content.skeleton, "memory": entries, "storages": len(content.storages)}
+    tail = pickle.dumps(index, protocol=5)
+    tail += _LENGTH.pack(len(tail))
+    file.write(tail)
+    return hashlib.sha256(tail).hexdigest(), size + len(tail)
 
-    The file is unpickled in full, as `torch.save` of arbitrary state needs: a checkpoint folder must be as trusted as
-    the training script itself.
+
+def _blocks(view: memoryview) -> Iterator[memoryview]:
+    for start in range(0, view.nbytes, _BLOCK):
+        yield view[start : start + _BLOCK]
+
+
+def _host(storage: torch.UntypedStorage) -> memoryview:
+    return memory(storage if storage.device.type == "cpu" else storage.cpu())
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_shard(folder: Folder, manifest: Manifest, rank: int) -> Any:
+    """The state of a rank, with tensors on the CPU, every byte checked against the manifest.
+
+    The skeleton is unpickled in full, as arbitrary state needs: a checkpoint folder must be as trusted as the training
+    script itself.
 
     Raises:
         Damaged: says what is wrong.
@@ -82,12 +139,77 @@ def read_shard(folder: Folder, manifest: Manifest, rank: int) -> Any:
     shard = manifest.shards[rank]
     path = folder.shard_path(manifest.position, rank)
     try:
-        size, digest = _measure(path)
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != shard.bytes:
+                raise Damaged(f"{path} has {size} bytes, the manifest says {shard.bytes}")
+            read = _FORMATS.get(manifest.format)
+            if read is None:
+                raise Damaged(
+                    f"{path} has format {manifest.format}, this everstep reads up to {FORMAT}: use a newer one"
+                )
+            return read(path, file, shard)
     except OSError as error:
         raise Damaged(f"{path}: {error.strerror or error} (written on {shard.where})") from error
-    if size != shard.bytes:
-        raise Damaged(f"{path} has {size} bytes, the manifest says {shard.bytes}")
-    if digest != shard.sha256:
+
+
+def _read_2(path: Path, file: IO[bytes], shard: Shard) -> Any:
+    index = _read_index(path, file, shard)
+    sizes = [size for size, _ in index["memory"]]
+    kept = [new_storage(size) for size in sizes[: index["storages"]]]
+    arrays = [bytearray(size) for size in sizes[index["storages"] :]]
+    views = [*map(memory, kept), *map(memoryview, arrays)]
+    blocks = []
+    at = len(_MAGIC)
+    for view, (size, content) in zip(views, index["memory"], strict=True):
+        if isinstance(content, bytes):
+            view[:] = content
+            continue
+        blocks += [(at + _BLOCK * n, block, check) for n, (block, check) in enumerate(zip(_blocks(view), content))]
+        at += size
+    if not _fill(file.fileno(), blocks):
+        raise Damaged(f"{path} does not have the digest of the manifest")
+    try:
+        return put_together(index["skeleton"], kept, arrays)
+    except Exception as error:
+        raise Damaged(f"{path} cannot be read back: {error}") from error
+
+
+def _read_index(path: Path, file: IO[bytes], shard: Shard) -> dict[str, Any]:
+    length = 0
+    with contextlib.suppress(struct.error):
+        (length,) = _LENGTH.unpack(os.pread(file.fileno(), _LENGTH.size, shard.bytes - _LENGTH.size))
+    start = shard.bytes - _LENGTH.size - length
+    tail = os.pread(file.fileno(), length + _LENGTH.size, start) if start >= len(_MAGIC) else b""
+    whole = os.pread(file.fileno(), len(_MAGIC), 0) == _MAGIC and hashlib.sha256(tail).hexdigest() == shard.sha256
+    if not whole:
+        raise Damaged(f"{path} does not have the digest of the manifest")
+    index: dict[str, Any] = pickle.loads(tail[:length])
+    return index
+
+
+_Block = tuple[int, memoryview, int]
+"""Where it lies in the file, where it belongs, its check."""
+
+
+def _fill(file: int, blocks: Sequence[_Block]) -> bool:
+    """Read all blocks into their places; false if one is not what was written."""
+
+    def take(mine: Sequence[_Block]) -> bool:
+        return all(os.preadv(file, [view], at) == view.nbytes and zlib.crc32(view) == check for at, view, check in mine)
+
+    readers = min(_READERS, len(os.sched_getaffinity(0)), len(blocks))
+    if readers <= 1:
+        return take(blocks)
+    with ThreadPoolExecutor(readers) as pool:
+        return all(pool.map(take, [blocks[n::readers] for n in range(readers)]))
+
+
+def _read_1(path: Path, file: IO[bytes], shard: Shard) -> Any:
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    if digest.hexdigest() != shard.sha256:
         raise Damaged(f"{path} does not have the digest of the manifest")
     try:
         return torch.load(path, map_location="cpu", weights_only=False)
@@ -95,10 +217,4 @@ def read_shard(folder: Folder, manifest: Manifest, rank: int) -> Any:
         raise Damaged(f"{path} cannot be read back: {error}") from error
 
 
-def _measure(path: Path) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
+_FORMATS = {1: _read_1, 2: _read_2}
