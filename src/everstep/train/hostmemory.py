@@ -43,7 +43,7 @@ def aligned(size: int) -> int:
 
 def new_storage(size: int) -> torch.UntypedStorage:
     """Uninitialised memory on the CPU that will be written in full."""
-    storage = torch.UntypedStorage(size)
+    storage = torch.UntypedStorage(size)  # type: ignore[no-untyped-call]
     if size >= 2 * _HUGE:
         _advise_huge(storage.data_ptr(), size)
     return storage

@@ -4,10 +4,10 @@ Format 2::
 
     b"EVSTEP2\\n" | memory of the state, block after block | index | length of the index, 8 bytes, little endian
 
-The index is a pickle: the skeleton (see `skeleton`), the sizes of storages and arrays in the order of their bytes, and a
-CRC-32 of each block of at most 4 MiB (a block never spans two of them); small ones lie in the index itself. The digest
-in the manifest is the SHA-256 of index and length. So reading costs one pass, blocks are checked while they are in the
-cache, and any number of threads can work on them.
+The index is a pickle: the skeleton (see `skeleton`), the sizes of storages and arrays in the order of their bytes, and
+a CRC-32 of each block of at most 4 MiB (a block never spans two of them); small ones lie in the index itself. The
+digest in the manifest is the SHA-256 of index and length. So reading costs one pass, blocks are checked while they are
+in the cache, and any number of threads can work on them.
 
 Format 1, what `torch.save` writes with the SHA-256 of the file in the manifest, is still read.
 """
@@ -31,7 +31,7 @@ import torch
 from everstep.train.folder import FORMAT, Folder, Manifest, Shard
 from everstep.train.hostmemory import new_storage
 from everstep.train.lineage import Position
-from everstep.train.skeleton import Parts, memory, put_together, take_apart
+from everstep.train.skeleton import memory, put_together, take_apart
 
 _MAGIC = b"EVSTEP2\n"
 _LENGTH = struct.Struct("<Q")
@@ -97,7 +97,7 @@ def _stream(file: IO[bytes], content: Content) -> tuple[str, int]:
     """Write everything; (digest, size)."""
     file.write(_MAGIC)
     size = len(_MAGIC)
-    entries = []
+    entries: list[tuple[int, bytes | list[int]]] = []
     for view in (*content.storages, *content.arrays):
         if view.nbytes <= _INLINE:
             entries.append((view.nbytes, bytes(view)))
@@ -121,7 +121,7 @@ def _blocks(view: memoryview) -> Iterator[memoryview]:
 
 
 def _host(storage: torch.UntypedStorage) -> memoryview:
-    return memory(storage if storage.device.type == "cpu" else storage.cpu())
+    return memory(storage if storage.device.type == "cpu" else storage.cpu())  # type: ignore[no-untyped-call]
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -158,14 +158,15 @@ def _read_2(path: Path, file: IO[bytes], shard: Shard) -> Any:
     sizes = [size for size, _ in index["memory"]]
     kept = [new_storage(size) for size in sizes[: index["storages"]]]
     arrays = [bytearray(size) for size in sizes[index["storages"] :]]
-    views = [*map(memory, kept), *map(memoryview, arrays)]
+    views = [*(memory(storage) for storage in kept), *(memoryview(array) for array in arrays)]
     blocks = []
     at = len(_MAGIC)
     for view, (size, content) in zip(views, index["memory"], strict=True):
         if isinstance(content, bytes):
             view[:] = content
             continue
-        blocks += [(at + _BLOCK * n, block, check) for n, (block, check) in enumerate(zip(_blocks(view), content))]
+        checked = zip(_blocks(view), content, strict=True)
+        blocks += [(at + _BLOCK * n, block, check) for n, (block, check) in enumerate(checked)]
         at += size
     if not _fill(file.fileno(), blocks):
         raise Damaged(f"{path} does not have the digest of the manifest")

@@ -1,7 +1,8 @@
-"""Takes any picklable state apart into its structure, a few bytes, and its memory, many; and puts both together again.
+"""Takes any picklable state apart into its structure, a few bytes, and its memory, many; and puts them together again.
 
-The structure (*skeleton*) is a pickle in which each tensor storage and each array is a number. Making it is a consistent
-copy of everything that is not memory. Storages are named once however many tensors view them: aliasing survives.
+The structure (*skeleton*) is a pickle in which each tensor storage and each array is a number. Making it is a
+consistent copy of everything that is not memory. Storages are named once however many tensors view them: aliasing
+survives.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class _Unpickler(pickle.Unpickler):
         storage = self._storages[number]
         if dtype is None:
             return storage
-        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
