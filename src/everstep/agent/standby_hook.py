@@ -51,7 +51,8 @@ def _first_imports(path: str) -> tuple[bytes, list[str]]:
     if not any(name.partition(".")[0] == "torch" for name in names):
         return source, []
     if b"optim" in source and not any(word in source for word in _LEAVE_IT):
-        names.append("torch._dynamo")  # every optimizer imports it when it is made
+        # Every optimizer imports it when it is made, unless everstep.train puts that off (``train/compiler.py``).
+        names += [] if b"everstep" in source else ["torch._dynamo"]
     return source, names
 
 

@@ -21,9 +21,12 @@ from pathlib import Path
 
 from everstep.model import handshake as _handshake
 from everstep.train.attempt import Refused, Run, Saved, Stateful
+from everstep.train.compiler import postpone as _postpone
 from everstep.train.opening import attach
 from everstep.train.reports import Reporter as _Reporter
 from everstep.train.reports import numbers as _numbers
+
+_postpone()
 
 __all__ = ["Refused", "Run", "Saved", "Stateful", "attach", "progress"]
 
