@@ -15,12 +15,12 @@ from everstep.model.ids import DeploymentId, InstanceId, VolumeId
 from everstep.model.offers import Offer
 from everstep.ports import Clock, OfferQuery, Provider, ProviderResource, ResourceKind, SharedFolder
 
-GLANCE_S = 0.5
+GLANCE_S = 0.25
 """Between two glances at who is silent."""
 GATHER_S = 0.05
 """Several suspicions at once are one look."""
-_SUSPICIOUS_S = 1.5
-"""A machine that is silent for so long makes us ask the provider at once."""
+_SUSPICIOUS_S = 1.25
+"""A machine that is silent for so long makes us ask the provider at once; heartbeats come every second."""
 _ASK_FOR_S = 5.0
 """How long a silence makes us ask: later it is a matter for the limit of silence."""
 
