@@ -164,6 +164,7 @@ def _let_it_read() -> None:
         ("import json\n", []),
         ("import torch\ntorch.optim.SGD\n", ["torch", "torch._dynamo"]),
         ("import torch\ntorch.optim.SGD\ntorch._dynamo.reset()\n", ["torch"]),
+        ("import torch\nfrom everstep import train\ntorch.optim.SGD\n", ["torch"]),
     ],
 )
 def test_only_what_a_script_imports_before_anything_else_is_imported(
