@@ -1,0 +1,1 @@
+"""Resume without code changes: the automatic mode."""

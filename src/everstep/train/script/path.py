@@ -1,0 +1,201 @@
+"""Where training is: the user's functions that are running, and the loops that are active in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+from everstep.train.script import frames
+from everstep.train.script.rewrite import MARKER, Rewritten
+from everstep.train.script.states import States
+
+Key = tuple[str, int]
+"""A loop: module and number."""
+
+_WRAPPERS = tuple(
+    name.replace("/", os.sep)
+    for name in (
+        "/click/core.py",
+        "/click/decorators.py",
+        "/rich_click/rich_command.py",
+        "/typer/core.py",
+        "/typer/main.py",
+        "/absl/app.py",
+        "/fire/core.py",
+        "/hydra/main.py",
+        "/hydra/_internal/utils.py",
+        "/hydra/_internal/hydra.py",
+        "/hydra/core/utils.py",
+        "/torch/utils/_contextlib.py",
+        "/torch/autograd/profiler.py",
+        "/torch/autograd/grad_mode.py",
+        "/torch/amp/autocast_mode.py",
+        "/torch/distributed/elastic/multiprocessing/errors/__init__.py",
+        "/contextlib.py",
+        "/functools.py",
+        "/runpy.py",
+        "/everstep/train/script/sources.py",
+    )
+)
+"""Files whose frames may stand between user frames: they hold nothing that a relaunch does not make again."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One running function of the user's.
+
+    Attributes:
+        module: its module.
+        function: its qualified name.
+        instruction: what it executes; the same in a relaunch, since source and Python are the same.
+        line: for people.
+    """
+
+    module: str
+    function: str
+    instruction: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A loop that took steps and is over.
+
+    Attributes:
+        key: the loop.
+        ordinal: how many times it had been entered before, in the same pass of the loop around it.
+        how: ``exhausted``, ``left`` (by break), ``returned`` or ``raised``.
+        value: what it returned (plain, see `plain`) or the text of what it raised.
+        states: random states at its end.
+        values: plain local variables at its end.
+    """
+
+    key: Key
+    ordinal: int
+    how: str
+    value: Any
+    states: States
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One active loop.
+
+    Attributes:
+        key: the loop.
+        ordinal: how many times it had been entered before, in the same pass of the loop around it.
+        depth: index of the function it is in.
+        begun: passes begun.
+        start: random states before its iterator was made.
+        before: random states before the last pass; None for the innermost, of which no pass is under way.
+        item: checksum of the item of the last pass, "" where it was not noted.
+        length: of what it iterates over.
+        lines: where it stands, for people.
+        ended: loops inside that took steps and are over, in this pass.
+    """
+
+    key: Key
+    ordinal: int
+    depth: int
+    begun: int
+    start: States
+    before: States | None
+    item: str
+    length: int | None
+    lines: tuple[int, int]
+    ended: tuple[Ended, ...]
+
+
+@dataclass(frozen=True)
+class Path:
+    """A safe point: functions and loops, outermost first, and what was over before the outermost loop."""
+
+    places: tuple[Place, ...]
+    turns: tuple[Turn, ...]
+    ended: tuple[Ended, ...]
+
+
+class Stranger(Exception):
+    """Between the user's frames stands one that cannot be entered again; the text names it."""
+
+
+def user_frames(
+    innermost: FrameType, bottom: CodeType, is_mine: Callable[[str], bool], sources: dict[str, Rewritten]
+) -> list[FrameType]:
+    """The frames of user modules from the script's own to ``innermost``.
+
+    Args:
+        innermost: the frame of the loop at whose head we are.
+        bottom: the code that started the script.
+        is_mine: whether a file is the user's.
+        sources: of the user modules.
+
+    Raises:
+        Stranger: a frame in between is neither the user's nor a known wrapper, or cannot be entered again.
+    """
+    found: list[FrameType] = []
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_code is not bottom:
+        code = frame.f_code
+        if MARKER in frame.f_globals and is_mine(code.co_filename):
+            _check_enterable(frame, sources, innermost=frame is innermost)
+            found.append(frame)
+        elif not _wraps(code.co_filename):
+            raise Stranger(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back
+    return found[::-1]
+
+
+def place(frame: FrameType) -> Place:
+    """Where a frame is."""
+    code = frame.f_code
+    name = getattr(code, "co_qualname", code.co_name)
+    return Place(frame.f_globals["__name__"], name, frame.f_lasti, frame.f_lineno)
+
+
+def same_call(a: Place, b: Place) -> bool:
+    """True if both are the same function at the same instruction."""
+    return (a.module, a.function, a.instruction) == (b.module, b.function, b.instruction)
+
+
+def same_function(a: Place, b: Place) -> bool:
+    """True if both are the same function, wherever it is."""
+    return (a.module, a.function) == (b.module, b.function)
+
+
+def common_prefix(saved: Sequence[Place], now: Sequence[Place]) -> int:
+    """How many functions, from the outermost, run now as they ran then: all but the last at the same call."""
+    count = 0
+    for there, here in zip(saved, now, strict=False):
+        if not same_function(there, here):
+            break
+        count += 1
+        if not same_call(there, here):
+            break
+    return count
+
+
+def _check_enterable(frame: FrameType, sources: dict[str, Rewritten], *, innermost: bool) -> None:
+    code = frame.f_code
+    where = f"{code.co_filename}:{frame.f_lineno}"
+    if frames.suspendable(code):
+        raise Stranger(f"{where} in the generator or coroutine {code.co_name}")
+    if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
+        raise Stranger(f"{where} in a comprehension")
+    is_module = frame.f_locals is frame.f_globals
+    if not is_module and not code.co_flags & frames.CO_OPTIMIZED:
+        raise Stranger(f"{where} in the body of a class")
+    spans = sources[frame.f_globals["__name__"]].comprehensions
+    if innermost or not spans:
+        return
+    at = frames.position(frame)
+    if at is not None and any(span.holds(*at) for span in spans):
+        raise Stranger(f"{where} in a comprehension")
+
+
+def _wraps(filename: str) -> bool:
+    return filename.startswith("<frozen importlib") or filename.endswith(_WRAPPERS)

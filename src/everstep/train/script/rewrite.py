@@ -1,0 +1,222 @@
+"""Loops that report where they are: what happens to the source of a user module before it is compiled.
+
+``for x in E`` becomes ``for x in __everstep__.loop(K, E)``, and ``while C`` becomes
+``while __everstep__.head(K) and (__everstep__.forced or C)``: `head` is false for a loop that a replay skips, `forced`
+true for one that it enters whatever the condition says. Either stands in a ``try`` whose ``finally`` says
+``__everstep__.over(K)``. Since a loop that is skipped may have ended by ``break`` or ``return``, an ``else`` first asks
+``__everstep__.exhausted(K)``, a ``return E`` within says ``return __everstep__.leaving(E)``, and behind the loop stands
+``if __everstep__.returned(K): return __everstep__.result(K)``.
+Lines and columns stay those of the source, so that tracebacks and debuggers show what the user wrote.
+
+Left alone: generator functions and coroutines (their frames cannot be entered again), comprehensions, and what runs once
+per sample or inside a compiled graph (`LEFT_ALONE`, ``collate`` in the name, functions under a compiling decorator).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, TypeVar
+
+MARKER = "__everstep__"
+"""Name in every rewritten module's globals; what must stand there is `everstep.train.script.heads.Marker`."""
+
+LEFT_ALONE = frozenset(["forward", "__getitem__", "__getitems__", "__iter__", "__next__", "__len__", "__del__"])
+_COMPILING = frozenset(["compile", "script", "trace", "jit", "njit", "vmap"])
+_Node = TypeVar("_Node", bound=ast.AST)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True)
+class Site:
+    """One loop of a user module.
+
+    Attributes:
+        module: name of the module.
+        number: of the loop in its module, from 0 in source order.
+        lines: first and last line, from 1.
+        parents: numbers of the loops around it in the same function, outermost first.
+        function: qualified name of the function it is in, ``<module>`` at the top.
+    """
+
+    module: str
+    number: int
+    lines: tuple[int, int]
+    parents: tuple[int, ...]
+    function: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of source, with lines from 1 and columns in bytes from 0, as ``code.co_positions`` counts them."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def holds(self, line: int, column: int) -> bool:
+        """True if a place lies inside."""
+        return (self.line, self.column) <= (line, column) < (self.end_line, self.end_column)
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A user module, ready to run.
+
+    Attributes:
+        code: its compiled body.
+        sites: its loops, by number.
+        comprehensions: where its comprehensions are; a call from inside one cannot be entered again.
+        digest: SHA-256 of the source.
+    """
+
+    code: CodeType
+    sites: tuple[Site, ...]
+    comprehensions: tuple[Span, ...]
+    digest: str
+
+
+def rewrite(source: bytes, filename: str, module: str) -> Rewritten:
+    """Compile the source of a user module with reporting loops.
+
+    Args:
+        source: the file's bytes.
+        filename: for tracebacks.
+        module: name that its sites carry.
+
+    Raises:
+        SyntaxError: as the compiler would.
+    """
+    tree = ast.parse(source, filename)
+    spans = tuple(_span(node) for node in ast.walk(tree) if isinstance(node, _COMPREHENSIONS))
+    rewriter = _Rewriter(module)
+    rewritten = ast.fix_missing_locations(rewriter.visit(tree))
+    code = compile(rewritten, filename, "exec", dont_inherit=True)
+    return Rewritten(code, tuple(rewriter.sites), spans, hashlib.sha256(source).hexdigest())
+
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _span(node: ast.expr) -> Span:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return Span(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, module: str) -> None:
+        self.sites: list[Site] = []
+        self._module = module
+        self._names: list[str] = []
+        self._loops: list[int] = []
+        self._returns: set[int] = set()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if _left_alone(node):
+            return node
+        return self._within(node, f"{node.name}", "<locals>")
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self._within(node, node.name)
+
+    def visit_For(self, node: ast.For) -> Any:
+        number = self._open(node)
+        node.iter = _call("loop", number, node.iter)
+        return self._close(node, number)
+
+    def visit_While(self, node: ast.While) -> Any:
+        number = self._open(node)
+        forced = ast.Attribute(ast.Name(MARKER, ast.Load()), "forced", ast.Load())
+        condition = ast.BoolOp(ast.Or(), [forced, node.test])
+        node.test = _placed(ast.BoolOp(ast.And(), [_call("head", number), condition]), node.test)
+        return self._close(node, number)
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        if self._loops:
+            self._returns.update(self._loops)
+            value = node.value or ast.Constant(None)
+            node.value = _placed(_call("leaving", None, value), node)
+        return node
+
+    def _within(self, node: ast.FunctionDef | ast.ClassDef, *names: str) -> ast.AST:
+        loops, self._loops = self._loops, []
+        self._names += names
+        self.generic_visit(node)
+        del self._names[-len(names) :]
+        self._loops = loops
+        return node
+
+    def _open(self, node: ast.For | ast.While) -> int:
+        assert node.end_lineno is not None
+        names = self._names[:-1] if self._names and self._names[-1] == "<locals>" else self._names
+        function = ".".join(names) or "<module>"
+        number = len(self.sites)
+        site = Site(self._module, number, (node.lineno, node.end_lineno), tuple(self._loops), function)
+        self.sites.append(site)
+        return number
+
+    def _close(self, node: ast.For | ast.While, number: int) -> list[ast.stmt]:
+        self._loops.append(number)
+        node.body = self._statements(node.body)
+        self._loops.pop()
+        if node.orelse:
+            question = ast.If(_call("exhausted", number), self._statements(node.orelse), [])
+            node.orelse = [_placed(question, node.orelse[0])]
+        over = ast.Expr(_call("over", number))
+        made: list[ast.stmt] = [_placed(ast.Try(body=[node], handlers=[], orelse=[], finalbody=[over]), node)]
+        if number in self._returns:
+            again = ast.If(_call("returned", number), [ast.Return(_call("result", number))], [])
+            made.append(_placed(again, node))
+        return made
+
+    def _statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """What the statements become; one may become several."""
+        holder = ast.Module(body, [])
+        self.generic_visit(holder)
+        return holder.body
+
+
+def _call(method: str, number: int | None, *arguments: ast.expr) -> ast.Call:
+    target = ast.Attribute(ast.Name(MARKER, ast.Load()), method, ast.Load())
+    numbers: list[ast.expr] = [] if number is None else [ast.Constant(number)]
+    call = ast.Call(target, [*numbers, *arguments], [])
+    return _placed(call, arguments[0]) if arguments else call
+
+
+def _placed(node: _Node, like: ast.AST) -> _Node:
+    return ast.fix_missing_locations(ast.copy_location(node, like))
+
+
+def _left_alone(node: ast.FunctionDef) -> bool:
+    if node.name in LEFT_ALONE or "collate" in node.name:
+        return True
+    return any(_last_name(d) in _COMPILING for d in node.decorator_list) or _yields(node)
+
+
+def _last_name(decorator: ast.expr) -> str:
+    """``compile`` of ``@torch.compile(...)``, ``@torch.compile`` and ``@compile``; of ``@partial(torch.compile)`` too."""
+    if isinstance(decorator, ast.Call):
+        names = {_last_name(decorator.func), *(_last_name(a) for a in decorator.args)}
+        return next(iter(names & _COMPILING), _last_name(decorator.func))
+    if isinstance(decorator, ast.Attribute):
+        return decorator.attr
+    return decorator.id if isinstance(decorator, ast.Name) else ""
+
+
+def _yields(function: ast.FunctionDef) -> bool:
+    """True for a generator function: a ``yield`` of its own, not of a function inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(node, _Function):
+            waiting += ast.iter_child_nodes(node)
+    return False
