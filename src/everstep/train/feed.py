@@ -14,26 +14,19 @@ data.
 from __future__ import annotations
 
 import copy
-import hashlib
-import pickle
-import random
-import sys
-import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from everstep.train import randomness
+from everstep.train.loaders import CollateWithState, InitWithState, Tap, WrongData, digest, generators, samplers
+
+__all__ = ["END", "Feed", "WrongData"]
 
 END = object()
 """What `Feed.next` gives when all epochs are through."""
-
-
-class WrongData(Exception):
-    """The replayed data is not what the checkpoint was trained on; the text says what differs and what helps."""
 
 
 class Feed:
@@ -60,7 +53,7 @@ class Feed:
             plain = type(loader).__iter__ is DataLoader.__iter__
             if plain and not isinstance(loader.dataset, IterableDataset):
                 self._indexed = _IndexedLoader(loader)
-        self._generators = _generators(loader)
+        self._generators = generators(loader)
         self._batches: Iterator[Any] | None = None
         self._opened_with: dict[str, Any] = {}
         self._last: Any = None
@@ -99,13 +92,13 @@ class Feed:
             state["indexed"] = self._indexed.state()
             state["generators"] = [generator.get_state() for generator in self._generators]
         else:
-            state["last_batch"] = _digest(self._last)
+            state["last_batch"] = digest(self._last)
         return state
 
     # --- one epoch ----------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        for sampler in _samplers(self._loader):
+        for sampler in samplers(self._loader):
             set_epoch = getattr(sampler, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(self.epoch)
@@ -155,7 +148,7 @@ class Feed:
                 # A dataset that draws from a generator of its own was not asked for the skipped batches.
                 for generator, saved in zip(self._generators, state["generators"], strict=True):
                     generator.set_state(saved)
-        elif _digest(self._last) != state["last_batch"]:
+        elif digest(self._last) != state["last_batch"]:
             raise WrongData(
                 f"batch {consumed} of epoch {self.epoch} is not the one the checkpoint was trained on: the loader's "
                 "order must depend on nothing but its seed and the random state at the start of the epoch"
@@ -172,12 +165,12 @@ class _IndexedLoader:
         self._loader.__dict__["_iterator"] = None
         self._workers = loader.num_workers
         batched = loader.batch_sampler is not None
-        self._tap = _Tap(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+        self._tap = Tap(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
         self._loader.__dict__["batch_sampler" if batched else "sampler"] = self._tap
         self._init = loader.worker_init_fn
         self._generator = loader.generator
         if self._workers:
-            self._loader.__dict__["collate_fn"] = _CollateWithState(loader.collate_fn)
+            self._loader.__dict__["collate_fn"] = CollateWithState(loader.collate_fn)
         self._taken = 0
         self._check = 0
         self._worker_states: dict[int, bytes] = {}
@@ -196,7 +189,7 @@ class _IndexedLoader:
         if states is not None:
             self._round_states = dict(states)
             self._worker_states = dict(states)
-            self._loader.__dict__["worker_init_fn"] = _InitWithState(self._init, states)
+            self._loader.__dict__["worker_init_fn"] = InitWithState(self._init, states)
         else:
             if not self._loader.persistent_workers:
                 self._worker_states = {}
@@ -249,137 +242,3 @@ class _IndexedLoader:
                 "the sampler does not give the order the checkpoint was trained on. A sampler that draws random "
                 "numbers while it runs needs a generator of its own; otherwise the data or the sampler has changed"
             )
-
-
-class _Tap:
-    """Stands in for a sampler: passes on what it gives, keeps a chained checksum per draw, can skip at first use."""
-
-    def __init__(self, inner: Iterable[Any]) -> None:
-        self._inner = inner
-        self.skip = 0
-        self.checks: deque[int] = deque()
-        self._draw: _Draw | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        self.checks.clear()
-        self._draw = _Draw(iter(self._inner), self.skip, self.checks)
-        return self._draw
-
-    def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]  # as sized as the sampler it stands for
-
-    def skip_now(self) -> int:
-        """Skip what is to be skipped, unless a worker's first draw did; returns the checksum after it."""
-        assert self._draw is not None
-        return self._draw.skip_now()
-
-
-class _Draw:
-    def __init__(self, inner: Iterator[Any], skip: int, checks: deque[int]) -> None:
-        self._inner = inner
-        self._skip = skip
-        self._checks = checks
-        self._check = 0
-        self._check_after_skip = 0
-
-    def __iter__(self) -> _Draw:
-        return self
-
-    def __next__(self) -> Any:
-        self.skip_now()
-        drawn = self._advance()
-        self._checks.append(self._check)
-        return drawn
-
-    def skip_now(self) -> int:
-        if self._skip:
-            # Not before first use: in an undisturbed run the loader draws its seed before the sampler draws its own.
-            skip, self._skip = self._skip, 0
-            try:
-                for _ in range(skip):
-                    self._advance()
-            except StopIteration:
-                raise WrongData(f"the sampler gives fewer than {skip} index batches now") from None
-            self._check_after_skip = self._check
-        return self._check_after_skip
-
-    def _advance(self) -> Any:
-        drawn = next(self._inner)
-        shown = drawn.tolist() if isinstance(drawn, torch.Tensor) else drawn
-        self._check = zlib.crc32(repr(shown).encode(), self._check)
-        return drawn
-
-
-class _CollateWithState:
-    """Runs in a worker: ships the worker's random state after each batch."""
-
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, samples: Any) -> tuple[Any, int, bytes]:
-        batch = self._collate(samples)
-        info = torch.utils.data.get_worker_info()
-        assert info is not None
-        return batch, info.id, pickle.dumps(_worker_random())
-
-
-class _InitWithState:
-    """Runs in a new worker: puts its random state where the worker of the checkpoint had it."""
-
-    def __init__(self, init: Callable[[int], None] | None, states: dict[int, bytes]) -> None:
-        self._init = init
-        self._states = states
-
-    def __call__(self, worker: int) -> None:
-        if self._init is not None:
-            self._init(worker)
-        if worker in self._states:
-            randomness.restore(pickle.loads(self._states[worker]))
-
-
-def _worker_random() -> dict[str, Any]:
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        state["numpy"] = numpy.random.get_state()
-    return state
-
-
-def _samplers(loader: Any) -> list[Any]:
-    """The samplers of a loader, outermost first, each once; none for a plain iterable."""
-    if not isinstance(loader, DataLoader):
-        return [loader] if hasattr(loader, "set_epoch") else []
-    outer = loader.batch_sampler
-    found = [outer, getattr(outer, "sampler", None), loader.sampler, loader.dataset]
-    return list({id(sampler): sampler for sampler in found if sampler is not None}.values())
-
-
-def _generators(loader: Any) -> list[torch.Generator]:
-    """The generators a loader and its samplers draw from beside the global one, each once."""
-    if not isinstance(loader, DataLoader):
-        return []
-    found = [getattr(owner, "generator", None) for owner in (loader, *_samplers(loader))]
-    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
-
-
-def _digest(batch: Any) -> str:
-    """A checksum of a batch of tensors, arrays and containers."""
-    digest = hashlib.sha256()
-
-    def take(thing: Any) -> None:
-        digest.update(type(thing).__name__.encode())
-        if isinstance(thing, torch.Tensor):
-            digest.update(f"{thing.dtype}{tuple(thing.shape)}".encode())
-            digest.update(thing.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        elif isinstance(thing, dict):
-            for key, value in thing.items():
-                take(key)
-                take(value)
-        elif isinstance(thing, (list, tuple)):
-            for value in thing:
-                take(value)
-        else:
-            digest.update(pickle.dumps(thing))
-
-    take(batch)
-    return digest.hexdigest()

@@ -1,0 +1,174 @@
+"""The iterator of a loop, put to where it was: without fetching where only known wrappers lie over the loaders.
+
+At a loop's start `watch(iter(E))` is iterated instead of the iterator itself, at a save `position` is kept, and in the
+replay `advance` gives the iterator after so many items.
+
+* Known wrappers (``enumerate``, ``zip``, ``islice``, ``tqdm``) over loaders and plain iterators (ranges, lists, ...):
+  the loaders give placeholders, so the wrappers count as they did.
+* Everything else (``map``, ``chain``, generator functions, iterators of the user) is drained with real items. It is
+  watched while it runs: a checksum of all items must be equal again, and what draws from the global random state in
+  turns with the training cannot be drained to the same state, which is refused.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import itertools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from everstep.train.loaders import WrongData
+from everstep.train.script.batches import Batches, adopt
+from everstep.train.script.glance import Draws, glance
+
+_PLAIN = {
+    *(type(iter(kind())) for kind in (list, tuple, str, dict, set, bytes, bytearray, range, collections.deque)),
+    type(iter({}.values())),
+    type(iter({}.items())),
+    type(reversed([])),
+    type(reversed({})),
+    type(iter(range(1 << 70))),
+    *(itertools.count, itertools.repeat, itertools.product, itertools.permutations, itertools.combinations),
+}
+_BY_INDEX = type(iter(type("Sequence", (), {"__getitem__": lambda self, index: index})()))
+"""What ``iter`` gives for an object that has only ``__getitem__``, such as a map-style data set."""
+
+_PROGRESS_BARS = ("tqdm", "rich")
+
+_END = object()
+
+
+class Watched(Iterator[Any]):
+    """An iterator of unknown kind, watched so that its repetition can be judged."""
+
+    def __init__(self, inner: Iterator[Any]) -> None:
+        self.inner = inner
+        self.check = 0
+        self.draws = Draws()
+
+    def __iter__(self) -> Watched:
+        return self
+
+    def __next__(self) -> Any:
+        self.draws.before()
+        item = next(self.inner)
+        self.draws.after()
+        self.check = glance(item, self.check)
+        return item
+
+
+def watch(iterator: Iterator[Any]) -> Iterator[Any]:
+    """What the loop is to iterate instead of ``iterator``: the same, or a `Watched` around it."""
+    return iterator if _is_known(iterator) else Watched(iterator)
+
+
+def position(iterator: Iterator[Any], taken: int) -> dict[str, Any]:
+    """What `advance` needs, after ``taken`` items were taken from what `watch` gave. Picklable.
+
+    ``["problems"]`` lists why `advance` will refuse it: empty in the ordinary case.
+    """
+    if isinstance(iterator, Watched):
+        interleaved = iterator.draws.interleaved
+        text = "draws from the global random state in turns with the training; give it a generator of its own"
+        problems = [f"the iterator {_name(iterator.inner)} {text}"] if interleaved else []
+        return {"taken": taken, "check": iterator.check, "loaders": [], "problems": problems}
+    loaders = [batches.position() for batches in _loaders(iterator)]
+    problems = [saved["problem"] for saved in loaders if saved["problem"]]
+    return {"taken": taken, "check": None, "loaders": loaders, "problems": problems}
+
+
+def advance(iterator: Iterator[Any], count: int, saved: dict[str, Any] | None = None) -> Iterator[Any]:
+    """``iterator`` (fresh, as `watch` gave it) after ``count`` items; ``saved`` is what `position` gave at the save.
+
+    ``count`` may be smaller than the ``taken`` of the save: a loop that hands out its last item again.
+    To be called in the random state in which the iterator was made.
+
+    Raises:
+        WrongData: it is not the iterator it was, or cannot be brought there; the text says why.
+    """
+    if saved is not None and saved["problems"]:
+        raise WrongData(saved["problems"][0])
+    if saved is not None and (saved["check"] is not None) != isinstance(iterator, Watched):
+        raise WrongData(f"the loop goes over {_name(iterator)} now, which is not what it went over")
+    if isinstance(iterator, Watched):
+        return _drain(iterator, count, saved)
+    behind = 0 if saved is None else saved["taken"] - count
+    if isinstance(iterator, Batches):
+        iterator.restore(saved["loaders"][0] if saved else iterator.position(), count)
+        return iterator
+    if isinstance(iterator, _BY_INDEX):
+        iterator.__setstate__(count)  # type: ignore[attr-defined]  # items are fetched by their number
+        return iterator
+    tickets = [(at, at["consumed"] - behind) for at in (saved["loaders"] if saved else ())]
+    made = _loaders(iterator)
+    for batches, (at, consumed) in zip(made, tickets, strict=False):
+        batches.restore_with_placeholders(at, consumed)
+    adopt(tickets[len(made) :], lambda: _take(iterator, count))
+    for batches in _loaders(iterator):
+        batches.expect_no_placeholders()
+    return iterator
+
+
+def _drain(iterator: Watched, count: int, saved: dict[str, Any] | None) -> Iterator[Any]:
+    _take(iterator, count)
+    if saved is not None and count == saved["taken"] and iterator.check != saved["check"]:
+        raise WrongData(
+            f"the iterator {_name(iterator.inner)} does not give the items it gave before the save; what it gives must "
+            "depend on nothing but its arguments and the random state it begins with"
+        )
+    iterator.draws = Draws()
+    return iterator
+
+
+def _take(iterator: Iterator[Any], count: int) -> None:
+    for number in range(count):
+        if next(iterator, _END) is _END:
+            raise WrongData(f"the iterator {_name(iterator)} gives {number} items now, it gave {count} before")
+
+
+# --- what lies beneath ------------------------------------------------------------------------------------------------
+
+
+def _is_known(iterator: Any) -> bool:
+    if isinstance(iterator, (Batches, _BY_INDEX)) or type(iterator) in _PLAIN:
+        return True
+    children = _beneath(iterator)
+    return children is not None and all(_is_known(child) for child in children)
+
+
+def _loaders(iterator: Any) -> list[Batches]:
+    """The loaders beneath known wrappers, in a fixed order, each once."""
+    if isinstance(iterator, Batches):
+        return [iterator]
+    found = [batches for child in _beneath(iterator) or () for batches in _loaders(child)]
+    return list({id(batches): batches for batches in found}.values())
+
+
+def _beneath(iterator: Any) -> list[Any] | None:
+    """The iterators a known wrapper takes from, in its order; None for anything else."""
+    if isinstance(iterator, enumerate):
+        return [iterator.__reduce__()[1][0]]  # type: ignore[index]
+    if isinstance(iterator, zip):
+        return list(iterator.__reduce__()[1])  # type: ignore[arg-type]
+    if isinstance(iterator, itertools.islice):
+        return [held for held in gc.get_referents(iterator) if isinstance(held, Iterator)]
+    if isinstance(iterator, types.GeneratorType) and _is_progress_bar(iterator):
+        return _of_generator(iterator)
+    return None
+
+
+def _is_progress_bar(generator: types.GeneratorType[Any, Any, Any]) -> bool:
+    frame = generator.gi_frame
+    return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PROGRESS_BARS
+
+
+def _of_generator(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
+    """What a suspended progress bar iterates. Before its first item that is what it was made over."""
+    held = [thing for thing in gc.get_referents(generator) if isinstance(thing, Iterator) and thing is not generator]
+    return list({id(thing): thing for thing in held}.values())
+
+
+def _name(iterator: Any) -> str:
+    return getattr(iterator, "__qualname__", None) or type(iterator).__qualname__
