@@ -1,0 +1,46 @@
+"""The graph of the script's objects: a copy of it, and the way back into fresh objects, in place.
+
+`capture` walks breadth first from the spaces (globals of user modules, locals of frames) and takes objects apart by
+their kind (`kinds`): what each refers to is a part of the graph, so that aliasing stays. `restore` first pairs saved
+objects with fresh ones on the same access path (`pair`), then writes (`fill`). Library modules and classes are found by
+name and never walked; nothing is left out silently: what cannot be rebuilt is a `Problem` at the save and a `Poison`
+after the restore.
+"""
+
+from everstep.train.script.graph import (
+    kinds_arrays,
+    kinds_attributes,
+    kinds_code,
+    kinds_containers,
+    kinds_live,
+    kinds_objects,
+    kinds_tensors,
+)
+from everstep.train.script.graph.capture import capture
+from everstep.train.script.graph.fill import restore
+from everstep.train.script.graph.poison import Poison, Poisoned, refuse_with
+from everstep.train.script.graph.records import Captured, Problem, Restored, Settings, Space, Unrestorable
+
+# The order counts: of the rules that apply to a type, the first one is taken.
+kinds_live.install()
+kinds_tensors.install()
+kinds_code.install()
+kinds_containers.install()
+kinds_arrays.install()
+kinds_containers.install_derived()
+kinds_attributes.install()
+kinds_objects.install()
+
+__all__ = [
+    "Captured",
+    "Poison",
+    "Poisoned",
+    "Problem",
+    "Restored",
+    "Settings",
+    "Space",
+    "Unrestorable",
+    "capture",
+    "refuse_with",
+    "restore",
+]

@@ -1,0 +1,101 @@
+"""Takes an object graph apart, breadth first, into plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from everstep.train.script.graph import kinds_live
+from everstep.train.script.graph.kinds import Hopeless, kind_of
+from everstep.train.script.graph.memory import Claims
+from everstep.train.script.graph.paths import path_of
+from everstep.train.script.graph.records import INLINE, Captured, Problem, Settings, Space, is_dunder
+from everstep.train.script.graph.state import getattr_dict
+
+
+def capture(spaces: Sequence[Space], settings: Settings | None = None) -> Captured:
+    """A consistent copy of all objects that the spaces reach.
+
+    What cannot be rebuilt is in ``problems``, and `restore` puts a `Poison` in its place; nothing is left out silently.
+    Memory is copied once, however many tensors share it.
+    """
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        return _Walk(settings or Settings(), spaces).run(spaces)
+
+
+class _Walk:
+    """One capture. ``_things`` is the queue and keeps everything alive, so that an id stands for one object."""
+
+    def __init__(self, settings: Settings, spaces: Sequence[Space]) -> None:
+        self.settings = settings
+        self.memory = Claims()
+        self._modules = {name for space in spaces if isinstance(name := space.values.get("__name__"), str)}
+        self._modules |= {space.key.removeprefix("module ") for space in spaces if space.key.startswith("module ")}
+        self._captured = Captured()
+        self._singletons = kinds_live.singletons()
+        self._things: list[object] = []
+        self._numbers: dict[int, int] = {}
+        self._owners: dict[int, int] = {}
+        self._hopeless: list[tuple[int, str, str]] = []
+
+    def is_user(self, module: str | None) -> bool:
+        return module is not None and (module in self._modules or self.settings.is_user(module))
+
+    def run(self, spaces: Sequence[Space]) -> Captured:
+        captured = self._captured
+        for space in spaces:
+            names = [name for name in space.values if not is_dunder(name)]
+            captured.roots.append((space.key, names, self._references([space.values[name] for name in names])))
+        for number, thing in enumerate(self._things):
+            captured.nodes.append(self._node(number, thing))
+        self._mark_attribute_dicts()
+        self.memory.copy_into(captured, self.settings)
+        captured.problems = [Problem(path_of(captured, number), what, why) for number, what, why in self._hopeless]
+        return captured
+
+    def _node(self, number: int, thing: object) -> tuple[str, Any, list[Any]]:
+        singleton = self._singletons.get(id(thing))
+        if singleton is not None:
+            return ("singleton", singleton, [])
+        try:
+            kind = kind_of(thing)
+            extra, parts = kind.take(thing, self)
+        except Hopeless as hopeless:
+            return self._problem(number, thing, str(hopeless))
+        except Exception as error:  # code of the user's classes, or an object unlike any that was foreseen
+            return self._problem(number, thing, f"taking it apart failed: {type(error).__name__}: {error}")
+        if kind.name == "object" and (attributes := getattr_dict(thing)) is not None:
+            self._owners[id(attributes)] = number
+        return (kind.name, extra, self._references(parts))
+
+    def _problem(self, number: int, thing: object, why: str) -> tuple[str, Any, list[Any]]:
+        what = f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.")
+        self._hopeless.append((number, what, why))
+        return ("problem", (what, why), [])
+
+    def _references(self, parts: Sequence[object]) -> list[Any]:
+        numbers, things = self._numbers, self._things
+        references: list[Any] = []
+        for part in parts:
+            cls = type(part)
+            if cls in INLINE:
+                references.append(part)
+            elif cls is int:
+                references.append((part,))
+            else:
+                number = numbers.get(id(part))
+                if number is None:
+                    number = numbers[id(part)] = len(things)
+                    things.append(part)
+                references.append(number)
+        return references
+
+    def _mark_attribute_dicts(self) -> None:
+        """A dict that is the ``__dict__`` of an object (`vars(args)`) comes back as that."""
+        nodes = self._captured.nodes
+        for identity, owner in self._owners.items():
+            number = self._numbers.get(identity)
+            if number is not None and nodes[number][0] == "dict":
+                nodes[number] = ("attributes", None, [owner])

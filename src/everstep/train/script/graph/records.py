@@ -1,0 +1,148 @@
+"""What a saved object graph consists of: plain data that pickles, and a flat list of byte tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+# A reference from one node to another is an int, an int value is a 1-tuple; values of these types stand for themselves.
+INLINE: frozenset[type] = frozenset(
+    {type(None), bool, float, complex, str, bytes, type(...), type(NotImplemented)}
+    | {torch.dtype, torch.device, torch.memory_format, torch.qscheme}
+)
+
+# (name of its kind, what the kind keeps, references to its parts)
+Node = tuple[str, Any, list[Any]]
+
+
+class _Missing:
+    """Nothing is on this access path."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "(missing)"
+
+
+MISSING = _Missing()
+
+
+@dataclass
+class Space:
+    """Names and values to begin at: the globals of a module, or the locals of a frame.
+
+    Attributes:
+        key: equal at save and relaunch ("module train", "frame 0 train.main"), and unique among the spaces.
+        values: name to value. Names such as ``__name__`` are left out.
+    """
+
+    key: str
+    values: dict[str, object]
+
+
+def _is_nobody(module: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a graph is captured.
+
+    Attributes:
+        is_user: tells by its name whether a module is the user's; the attributes of its classes and the defaults and
+            attributes of its functions are state. Modules whose globals are a space are the user's anyway.
+        large_bytes: memory of at least this size can be left out, see ``made_by_setup``.
+        made_by_setup: digests of large memory as the setup of the script had made it (`setup_digests`). What has the
+            same digest at a save is left out: the relaunch makes it again, and `restore` compares.
+    """
+
+    is_user: Callable[[str], bool] = _is_nobody
+    large_bytes: int = 1 << 20
+    made_by_setup: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An object that cannot be rebuilt: `restore` puts a `Poison` there.
+
+    Attributes:
+        where: its access path, such as ``module train: model.reader``.
+        what: its type.
+        why: one sentence, with what helps.
+    """
+
+    where: str
+    what: str
+    why: str
+
+
+class Unrestorable(RuntimeError):
+    """The saved graph cannot be written into these objects; nothing that depends on it may go on."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """One piece of memory, shared by all tensors and arrays that lie in it.
+
+    Attributes:
+        block: number of the byte tensor that holds it; None when it was left out as the setup makes it again.
+        start: where it begins there.
+        length: bytes.
+        device: where it lies ("cpu", "cuda:0").
+        digest: of its bytes; empty when it was not asked for.
+    """
+
+    block: int | None
+    start: int
+    length: int
+    device: str
+    digest: str = ""
+
+
+@dataclass
+class Captured:
+    """A consistent copy of an object graph: the training may go on while it is written. It pickles.
+
+    Attributes:
+        nodes: one per object, breadth first.
+        roots: per space its key, names and references.
+        claims: per storage or array the region it lies in, and the offset in the storage at which the region begins.
+        tensors: one-dimensional byte tensors on the CPU, the bulk of the state.
+        problems: what cannot be rebuilt.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    roots: list[tuple[str, list[str], list[Any]]] = field(default_factory=list)
+    claims: list[tuple[int, int]] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def region_bytes(self, region: Region) -> torch.Tensor:
+        """The bytes of a region that was not left out (a view)."""
+        if region.block is None:
+            raise ValueError("this region was left out")
+        return self.tensors[region.block][region.start : region.start + region.length]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What to write into a space.
+
+    Attributes:
+        key: the space.
+        values: name to value, for every saved name.
+        gone: names that had been deleted, or had not existed yet.
+    """
+
+    key: str
+    values: dict[str, object]
+    gone: tuple[str, ...]
+
+
+def is_dunder(name: str) -> bool:
+    """Names such as ``__name__`` belong to the interpreter, not to the script."""
+    return name.startswith("__") and name.endswith("__")
