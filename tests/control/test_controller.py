@@ -17,7 +17,7 @@ from everstep.control.controller import LOOP
 from everstep.control.options import Options
 from everstep.model.access import Actor
 from everstep.model.causes import Cause, InstanceEnd
-from everstep.model.errors import BadInput, Conflict, NotFound, UnlistedTransition
+from everstep.model.errors import BadInput, Conflict, EverstepError, NotFound, UnlistedTransition
 from everstep.model.events import CancelRequested, InstanceReady, PauseRequested, RetryRequested, UnpauseRequested
 from everstep.model.ids import DEPLOYMENT_STREAM, InstanceId, JobId
 from everstep.model.job import InstancePhase, JobPhase, JobState
@@ -250,6 +250,23 @@ def test_after_a_restart_an_agent_that_is_heard_is_as_before() -> None:
         assert not seen.restarted
         await site.until(lambda: site.state().phase is JobPhase.SUCCEEDED)
         assert site.state().attempt_no == 1
+
+    on_site(main, one_job(task(1)), exclusive=True)
+
+
+def test_a_server_without_the_provider_of_its_machines_does_not_start() -> None:
+    async def main(site: Site) -> None:
+        await site.start()
+        await site.until(lambda: site.state().phase is JobPhase.RUNNING)
+        await site.kill()
+        name, provider = site.provider.name, site.provider
+        provider.name = "another"  # type: ignore[misc]
+        with pytest.raises(EverstepError, match=f"job {JOB} has i-1 at provider '{name}', which is not configured"):
+            await site.revive()
+        await site.controller.stop()
+        provider.name = name  # type: ignore[misc]
+        await site.revive()
+        await site.until(lambda: site.state().phase is JobPhase.SUCCEEDED)
 
     on_site(main, one_job(task(1)), exclusive=True)
 

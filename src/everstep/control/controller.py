@@ -156,11 +156,12 @@ class Controller:
 
         Raises:
             LeaseHeld: another server writes this journal.
-            EverstepError: the journal cannot be read.
+            EverstepError: the journal cannot be read, or a provider is missing where jobs have something.
         """
         await self._take_lease()
         await self.journal.restore(self.kernel, self.book)
         self._sound = True
+        self._check_providers()
         await self.journal.note("ServerStarted", {"pid": os.getpid()})
         now = self.clock.now()
         for state in list(self.kernel.states.values()):
@@ -183,6 +184,19 @@ class Controller:
         self._tasks = [loop.create_task(work, name=LOOP if n == 0 else None) for n, work in enumerate(works)]
         for task in self._tasks:
             task.add_done_callback(self._notice)
+
+    def _check_providers(self) -> None:
+        """Without its provider a machine could be neither followed nor ended, and would go on being billed."""
+        for state in self.kernel.states.values():
+            held = {str(m.instance or m.token): m.offer.provider for m in state.instances.values() if m.alive}
+            held |= {v.name: v.provider for v in state.volumes.values() if v.volume and v.deleted_at is None}
+            for name, provider in held.items():
+                if provider not in self._providers:
+                    raise EverstepError(
+                        f"job {state.id} has {name} at provider {provider!r}, which is not configured; start the "
+                        f"server with it, or end the job before you take it away (configured: "
+                        f"{', '.join(sorted(self._providers)) or 'none'})"
+                    )
 
     def _skip_attempts(self) -> None:
         """A journal that was longer once was put back: attempts that it forgot may hold machines and checkpoints."""
