@@ -1,0 +1,3 @@
+"""A small training package."""
+
+VERSION = "0.3"
