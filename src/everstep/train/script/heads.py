@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from everstep.train.script import states
+from everstep.train.script.advance import watch
 from everstep.train.script.checksums import checksum
 from everstep.train.script.path import Ended
 from everstep.train.script.plain import plain, plain_locals
@@ -172,7 +173,7 @@ class Heads:
             return self.replay.enter_for(record, iterable)
         if self._worth_noting(loop):
             record.start = states.capture(iterable)
-        record.iterator = iter(iterable)
+        record.iterator = watch(iter(iterable))
         self._note_first(record)
         return self.passes(record)
 

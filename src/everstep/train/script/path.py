@@ -94,6 +94,7 @@ class Turn:
         before: random states before the last pass; None for the innermost, of which no pass is under way.
         item: checksum of the item of the last pass, "" where it was not noted.
         length: of what it iterates over.
+        position: of its iterator, see `advance`; None for ``while``.
         lines: where it stands, for people.
         ended: loops inside that took steps and are over, in this pass.
     """
@@ -106,6 +107,7 @@ class Turn:
     before: States | None
     item: str
     length: int | None
+    position: dict[str, Any] | None
     lines: tuple[int, int]
     ended: tuple[Ended, ...]
 

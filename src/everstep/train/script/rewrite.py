@@ -8,8 +8,9 @@ true for one that it enters whatever the condition says. Either stands in a ``tr
 ``if __everstep__.returned(K): return __everstep__.result(K)``.
 Lines and columns stay those of the source, so that tracebacks and debuggers show what the user wrote.
 
-Left alone: generator functions and coroutines (their frames cannot be entered again), comprehensions, and what runs once
-per sample or inside a compiled graph (`LEFT_ALONE`, ``collate`` in the name, functions under a compiling decorator).
+Left alone: generator functions and coroutines (their frames cannot be entered again), comprehensions, and what runs
+once per sample or inside a compiled graph (`LEFT_ALONE`, ``collate`` in the name, functions under a compiling
+decorator).
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def _left_alone(node: ast.FunctionDef) -> bool:
 
 
 def _last_name(decorator: ast.expr) -> str:
-    """``compile`` of ``@torch.compile(...)``, ``@torch.compile`` and ``@compile``; of ``@partial(torch.compile)`` too."""
+    """``compile`` of ``@torch.compile(...)``, ``@torch.compile``, ``@compile`` and ``@partial(torch.compile)``."""
     if isinstance(decorator, ast.Call):
         names = {_last_name(decorator.func), *(_last_name(a) for a in decorator.args)}
         return next(iter(names & _COMPILING), _last_name(decorator.func))

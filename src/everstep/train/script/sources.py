@@ -65,6 +65,10 @@ class Sources:
             self._mine[filename] = known
         return known
 
+    def has(self, module: str) -> bool:
+        """True for the name of a user module that is loaded."""
+        return module in self._modules
+
     def modules(self) -> dict[str, ModuleType]:
         """The user modules that are loaded, by name, in the order in which they were loaded."""
         return dict(self._modules)

@@ -1,0 +1,103 @@
+"""What a relaunch writes into the script's objects on its way, and at the safe point."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from types import FrameType
+from typing import Any
+
+from everstep.model import handshake
+from everstep.train.script import batches, graph, objects, states, surroundings
+from everstep.train.script.heads import Record
+from everstep.train.script.path import Path, Place, Stranger, common_prefix, place, user_frames
+from everstep.train.script.refusal import refuse
+from everstep.train.script.session import Parts, Session
+
+
+class Arriving:
+    """Writes a save back.
+
+    Args:
+        parts: what the session works with.
+        session: told when the safe point is restored.
+        saved: the state of the save.
+        began: monotonic seconds when the relaunch began.
+    """
+
+    def __init__(self, parts: Parts, session: Session, saved: dict[str, Any], began: float) -> None:
+        self._parts = parts
+        self._session = session
+        self._saved = saved
+        self._began = began
+        self.path: Path = saved["path"]
+
+    def early(self, frame: FrameType) -> None:
+        """Write the saved values for the first time, so that conditions on the way see them."""
+        try:
+            stack, places = self._frames(frame)
+        except Stranger:
+            stack, places = [], []
+        common = common_prefix(self.path.places, places)
+        self._write(stack[:common], places[:common])
+
+    def arrive(self, record: Record) -> None:
+        """The safe point is reached: files, objects, random states and switches are those of the save."""
+        saved, parts = self._saved, self._parts
+        assert record.frame is not None
+        stack, places = self._arrived(record.frame)
+        self._import_missing()
+        parts.output.restored(saved["output"])
+        self._write(stack, places)
+        differs = surroundings.set_modes(saved["modes"])
+        if differs:
+            refuse(f"the script arrives at the saved loop with other switches: {differs}")
+        for active in self._session.heads.stack[1:]:
+            active.began_at = active.counted = -1
+        parts.steps.count = record.counted = saved["step"]
+        parts.pace.save_cost_s = saved["save_cost_s"]
+        self._session.resumed(saved["step"])
+        batches.live()
+        states.restore(saved["states"])
+        parts.reporter.step = saved["step"]
+        parts.reporter.fact(handshake.FACT_RESTORED, base=str(saved["base"]), restore_s=time.monotonic() - self._began)
+
+    def never(self, ended: str) -> None:
+        """The script ended before the safe point."""
+        lines, key = self.path.turns[-1].lines, self.path.turns[-1].key
+        refuse(
+            f"the loop at line {lines[0]} of module {key[0]}, in which the save was made, was not reached again: {ended}. "
+            "What the script does before it must not depend on anything outside; start afresh with another --dir"
+        )
+
+    def _arrived(self, frame: FrameType) -> tuple[list[FrameType], list[Place]]:
+        try:
+            stack, places = self._frames(frame)
+        except Stranger as error:
+            refuse(f"the saved loop is reached from elsewhere: {error}")
+        same = common_prefix(self.path.places, places) == len(places) == len(self.path.places)
+        if not same:
+            there = " > ".join(f"{p.function}:{p.line}" for p in self.path.places)
+            here = " > ".join(f"{p.function}:{p.line}" for p in places)
+            refuse(f"the saved loop is reached by another way: it was {there}, now it is {here}")
+        return stack, places
+
+    def _frames(self, frame: FrameType) -> tuple[list[FrameType], list[Place]]:
+        sources = self._parts.sources
+        stack = user_frames(frame, self._parts.bottom, sources.is_mine, sources.rewritten)
+        return stack, [place(one) for one in stack]
+
+    def _import_missing(self) -> None:
+        """User modules that were imported in passes that are not done again."""
+        for name in self._saved["sources"]:
+            if name not in self._parts.sources.modules():
+                importlib.import_module(name)
+
+    def _write(self, stack: list[FrameType], places: list[Place]) -> None:
+        modules = self._parts.sources.modules()
+        spaces = objects.spaces(modules, stack, places)
+        try:
+            restored = graph.restore(self._saved["graph"], spaces)
+        except graph.Unrestorable as error:
+            refuse(f"the saved objects do not fit what the script builds: {error}")
+        objects.write(restored, modules, stack, places)

@@ -1,0 +1,233 @@
+"""Starts a script under the automatic mode: finds the save to continue from, prepares everything, runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from everstep.model import handshake
+from everstep.train.attempt import Refused
+from everstep.train.folder import Folder
+from everstep.train.gang import Gang
+from everstep.train.opening import Opened, Opening
+from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace
+from everstep.train.reports import Reporter
+from everstep.train.requests import Requests, Terminations
+from everstep.train.script import batches, graph, surroundings
+from everstep.train.script.arrival import Arriving
+from everstep.train.script.heads import Marker
+from everstep.train.script.output import Output
+from everstep.train.script.refusal import refuse, tell_with
+from everstep.train.script.replay import Replaying
+from everstep.train.script.rewrite import Rewritten
+from everstep.train.script.saving import Saves, Settings
+from everstep.train.script.session import FORMAT, Parts, Session
+from everstep.train.script.sources import Source, Sources
+from everstep.train.script.steps import Steps
+
+_KEEP = 3
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to run, and how to save it.
+
+    Attributes:
+        target: a file, or with ``is_module`` the name of a module.
+        arguments: what follows it on the command line.
+        folder: the checkpoint folder.
+        every_s: seconds between saves; None: paced.
+        every_steps: steps between saves; None: by time.
+    """
+
+    target: str
+    is_module: bool
+    arguments: tuple[str, ...]
+    folder: Path
+    every_s: float | None
+    every_steps: int | None
+
+
+def launch(order: Order) -> None:
+    """Run the script to its end; what it raises comes through, `SystemExit` included.
+
+    Leaves with exit code 75 after a save on request, 76 where going on would not be exact.
+    """
+    began = time.monotonic()
+    start = _Start(order)
+    saved = start.open()
+    session, arriving = start.session(saved, began)
+    _run(start, session, arriving)
+
+
+class _Start:
+    """Everything between the command line and the script's first line."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._env = os.environ
+        report_dir = self._env.get(handshake.ENV_REPORT_DIR)
+        self.gang = Gang(where=self._env.get(handshake.ENV_INSTANCE) or os.uname().nodename)
+        self.reporter = Reporter(Path(report_dir) if report_dir else None, self.gang.rank)
+        tell_with(self.reporter.refuse)
+        graph.refuse_with(refuse)
+        self._folder = Folder(order.folder, self.reporter.warn)
+        self._opened: Opened | None = None
+
+    def open(self) -> dict[str, Any] | None:
+        """Begin an attempt; the state to continue from, None for the beginning."""
+        try:
+            self._opened = Opening(self.gang, self._folder, self.reporter, True).open(self._env)
+        except Refused as refusal:
+            refuse(refusal.text)
+        saved = self._opened.state
+        if saved is not None:
+            self._check(saved)
+            saved["base"] = self._opened.source
+        self._initial()
+        return saved
+
+    def _check(self, saved: Mapping[str, Any]) -> None:
+        """What is known before the script runs must be as it was."""
+        where = f"checkpoint {self._opened.source if self._opened else ''} in {self._order.folder}"
+        if saved.get("kind") != "script" or saved.get("format") != FORMAT:
+            refuse(f"{where} was not written by this way of running a script; start afresh with another --dir")
+        changed = surroundings.difference(saved["versions"], surroundings.versions())
+        if changed:
+            refuse(f"{where} cannot be continued exactly: {changed}")
+        if list(self._order.arguments) != saved["arguments"]:
+            refuse(
+                f"{where} was written with the arguments {' '.join(saved['arguments'])!r}, "
+                f"now they are {' '.join(self._order.arguments)!r}; start afresh with another --dir"
+            )
+
+    def _initial(self) -> None:
+        """Every start of the script finds the random states that its first start found."""
+        path = self._order.folder / f"initial-{self.gang.rank:05d}.pickle"
+        try:
+            surroundings.set_initial(pickle.loads(path.read_bytes()))
+        except FileNotFoundError:
+            temporary = path.with_suffix(".tmp")
+            temporary.write_bytes(pickle.dumps(surroundings.initial()))
+            os.replace(temporary, path)
+        except Exception as error:
+            refuse(f"{path} is damaged ({error}); start afresh with another --dir")
+
+    def session(self, saved: dict[str, Any] | None, began: float) -> tuple[Session, Arriving | None]:
+        """Hook into everything that the script will use."""
+        assert self._opened is not None
+        sources = self._sources(saved)
+        steps = Steps()
+        pace = self._pace(saved)
+        output = Output(self._order.folder, self.gang.rank)
+        terminations = Terminations()
+        control = self._env.get(handshake.ENV_CONTROL_FILE)
+        keep = int(self._env.get(handshake.ENV_CHECKPOINT_KEEP) or _KEEP)
+        parts = Parts(
+            steps=steps,
+            sources=sources,
+            output=output,
+            saves=Saves(self._folder, self.reporter, pace, Settings(self._opened.attempt, keep, True)),
+            pace=pace,
+            reporter=self.reporter,
+            requests=Requests(Path(control) if control else None, self.reporter.utc()),
+            terminations=terminations,
+            gang=self.gang,
+            every_steps=self._order.every_steps,
+            bottom=_execute.__code__,
+        )
+        session = Session(parts)
+        self._marker_of = session.heads
+        self.sources = sources
+        arriving = None
+        if saved is not None:
+            arriving = Arriving(parts, session, saved, began)
+            session.heads.replay = Replaying(session.heads, arriving.path, arriving)
+        else:
+            self.reporter.fact(handshake.FACT_RESTORED, base=None, restore_s=time.monotonic() - began)
+        steps.watch()
+        batches.install(replaying=saved is not None)
+        output.begin(None if saved is None else saved["output"])
+        sources.install()
+        terminations.listen()
+        return session, arriving
+
+    def _pace(self, saved: dict[str, Any] | None) -> Pace:
+        hazard_per_h = float(self._env.get(handshake.ENV_HAZARD_PER_H) or DEFAULT_HAZARD_PER_H)
+        cost_s = None if saved is None else saved["save_cost_s"]
+        return Pace(self._order.every_s, hazard_per_h, now=time.monotonic(), save_cost_s=cost_s)
+
+    def _sources(self, saved: dict[str, Any] | None) -> Sources:
+        before: dict[str, Source] = {} if saved is None else saved["sources"]
+
+        def loaded(source: Source) -> None:
+            known = before.get(source.module)
+            if known is not None and known.digest != source.digest:
+                refuse(f"{source.path} has changed since the save; put it back, or start afresh with another --dir")
+
+        def marker(rewritten: Rewritten) -> Marker:
+            return Marker(self._marker_of, rewritten.sites)
+
+        return Sources(self._roots(), marker, loaded)
+
+    def _roots(self) -> list[Path]:
+        here = [Path.cwd()]
+        return here if self._order.is_module else [*here, Path(self._order.target).resolve().parent]
+
+    def main(self) -> tuple[CodeType, ModuleType]:
+        """The script as the module ``__main__``, not run yet."""
+        order = self._order
+        module = ModuleType("__main__")
+        if order.is_module:
+            path = self._find_module(module)
+        else:
+            path = order.target
+            sys.path[0] = str(Path(path).resolve().parent)
+            module.__dict__.update(__file__=path, __spec__=None)
+        module.__dict__.update(__builtins__=__builtins__, __cached__=None)
+        sys.argv = [path, *order.arguments]
+        sys.modules["__main__"] = module
+        code = self.sources.compile(path, "__main__")
+        self.sources.prepare(module, "__main__")
+        return code, module
+
+    def _find_module(self, module: ModuleType) -> str:
+        sys.path[0] = os.getcwd()
+        name = self._order.target
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            name += ".__main__"
+            spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            print(f"everstep: no module named {name}", file=sys.stderr)
+            raise SystemExit(2)
+        module.__dict__.update(__file__=spec.origin, __spec__=spec, __package__=spec.parent)
+        return spec.origin
+
+
+def _run(start: _Start, session: Session, arriving: Arriving | None) -> None:
+    try:
+        code, module = start.main()
+        _execute(code, vars(module))
+    except BaseException as error:
+        if session.heads.replay is not None and arriving is not None:
+            traceback.print_exc()
+            arriving.never(f"the script ended by {type(error).__name__}: {error}")
+        start.reporter.flush()
+        raise
+    if session.heads.replay is not None and arriving is not None:
+        arriving.never("the script came to its end")
+    start.reporter.flush()
+
+
+def _execute(code: CodeType, names: dict[str, Any]) -> None:
+    exec(code, names)

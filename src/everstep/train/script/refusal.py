@@ -1,0 +1,47 @@
+"""The two ways in which we end a process: it refuses to go on, or it stopped after a save.
+
+Both leave by ``os._exit``: no ``except:`` or ``finally:`` of the script can swallow the end or change a file behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from everstep.model import handshake
+
+_tell: Callable[[str], None] | None = None
+
+
+def tell_with(tell: Callable[[str], None]) -> None:
+    """Who is told why we refuse; it puts the text on stderr. Without, the text goes there directly."""
+    global _tell
+    _tell = tell
+
+
+def refuse(text: str) -> NoReturn:
+    """End at once with exit code 76.
+
+    Args:
+        text: one line with object, file and line, and what helps.
+    """
+    # Data-loader workers and other children ended with code 76 would look as if they had a say.
+    if _tell is not None:
+        _tell(text)
+    else:
+        print(f"everstep: {text}", file=sys.stderr, flush=True)
+    leave(handshake.EXIT_REFUSED)
+
+
+def leave(code: int) -> NoReturn:
+    """End at once; children that ``multiprocessing`` made, data-loader workers above all, go too."""
+    for child in multiprocessing.active_children():
+        with contextlib.suppress(Exception):
+            child.kill()
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    os._exit(code)

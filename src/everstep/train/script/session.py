@@ -1,0 +1,244 @@
+"""A script under way: whether a save is due, whether it is safe here, and what it holds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+from everstep.model import handshake
+from everstep.train.gang import Gang
+from everstep.train.pace import Pace
+from everstep.train.reports import Reporter
+from everstep.train.requests import Requests, Terminations
+from everstep.train.script import graph, objects, progress, states, surroundings
+from everstep.train.script.advance import position
+from everstep.train.script.heads import Heads, Record
+from everstep.train.script.output import Output
+from everstep.train.script.path import Path, Stranger, Turn, place, user_frames
+from everstep.train.script.refusal import leave
+from everstep.train.script.saving import Saves
+from everstep.train.script.sources import Sources
+from everstep.train.script.steps import Steps
+
+FORMAT = 1
+_HOLD_LOOK_S = 0.1
+_REPORT_EVERY_S = 0.2
+_PATIENCE_S = 10.0
+_HELPING_THREADS = ("_pin_memory_loop", "TMonitor", "_AsyncWriterThread", "QueueFeederThread")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a session works with.
+
+    Attributes:
+        every_steps: steps between saves; None: `pace` decides.
+        bottom: the code that runs the script: below it is nothing of the user's.
+    """
+
+    steps: Steps
+    sources: Sources
+    output: Output
+    saves: Saves
+    pace: Pace
+    reporter: Reporter
+    requests: Requests
+    terminations: Terminations
+    gang: Gang
+    every_steps: int | None
+    bottom: CodeType
+
+
+class Unsafe(Exception):
+    """No save can be made here; the text says why."""
+
+
+class NotNoted(Exception):
+    """No save can be made here, since what a replay would need was not noted; it is from now on."""
+
+
+class Session:
+    """Saves a running script where that is due and safe."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._saved_step = 0
+        self._unsafe_since: float | None = None
+        self._warned: set[str] = set()
+        self._reported_at = 0.0
+        self._total: int | None = None
+        self.heads = Heads(parts.steps, self.passed)
+
+    def resumed(self, step: int) -> None:
+        """The safe point of an earlier save is restored."""
+        self._saved_step = step
+
+    # --- safe points -----------------------------------------------------------------------------------------------
+
+    def passed(self, record: Record) -> None:
+        """At a head with a step since the last head of the same loop: save, hold or stop if that is due."""
+        if self.heads.replay is not None:
+            # A step of the setup, in a relaunch that has not arrived yet.
+            return
+        now = time.monotonic()
+        self._report(now)
+        if not self._due(now):
+            return
+        if not self._save(record, now):
+            return
+        parts = self._parts
+        parts.requests.saved()
+        if parts.requests.stop or parts.terminations.asked:
+            self._stop()
+        if parts.requests.holding:
+            self._hold()
+
+    def _report(self, now: float) -> None:
+        parts, count = self._parts, self._parts.steps.count
+        if now - self._reported_at >= _REPORT_EVERY_S:
+            self._reported_at = now
+            self._total = progress.total(self.heads.stack[1:], count)
+        parts.reporter.progress(count, self._total, {}, stepped=True)
+
+    def _due(self, now: float) -> bool:
+        parts = self._parts
+        due = parts.pace.due(now)
+        if parts.every_steps is not None:
+            due = parts.steps.count - self._saved_step >= parts.every_steps
+        parts.requests.look(parts.reporter.utc(), parts.pace.margin_s())
+        parts.pace.expect(parts.requests.hazard_per_h)
+        return due or parts.requests.save or parts.requests.stop or parts.terminations.asked
+
+    def _hold(self) -> None:
+        """Stand still with a saved state until killed, stopped, or told to go on by a later request."""
+        parts = self._parts
+        parts.reporter.flush()
+        while True:
+            time.sleep(_HOLD_LOOK_S)
+            parts.requests.look(parts.reporter.utc(), parts.pace.margin_s())
+            if parts.requests.stop or parts.terminations.asked:
+                self._stop()
+            if not parts.requests.holding:
+                return
+
+    def _stop(self) -> None:
+        self._parts.reporter.flush()
+        leave(handshake.EXIT_SAVED)
+
+    # --- saving ----------------------------------------------------------------------------------------------------
+
+    def _save(self, record: Record, now: float) -> bool:
+        parts, count = self._parts, self._parts.steps.count
+        if count == self._saved_step:
+            return True
+        try:
+            state = self._state(record)
+        except NotNoted:
+            return False
+        except Unsafe as reason:
+            self._complain(str(reason), now)
+            return False
+        except Exception as error:
+            # A defect of ours, or an object that raises when it is looked at: neither may end the training.
+            self._complain(f"no save can be made here: {type(error).__name__}: {error}", now)
+            return False
+        self._unsafe_since = None
+        done = parts.saves.save(parts.gang, count, state, now)
+        if done:
+            self._saved_step = count
+        return done
+
+    def _state(self, record: Record) -> dict[str, Any]:
+        self._check_threads()
+        stack = self._frames(record)
+        path = self._path(stack)
+        parts = self._parts
+        output = parts.output.position()
+        captured = graph.capture(
+            objects.spaces(parts.sources.modules(), stack, path.places), graph.Settings(is_user=parts.sources.has)
+        )
+        for problem in captured.problems:
+            self._warn(
+                f"{problem.where} ({problem.what}) cannot be saved: {problem.why}; a relaunch refuses if it is used"
+            )
+        return {
+            "kind": "script",
+            "format": FORMAT,
+            "step": parts.steps.count,
+            "path": path,
+            "graph": captured,
+            "output": output,
+            "states": states.capture(None),
+            "modes": surroundings.modes(),
+            "versions": surroundings.versions(),
+            "sources": dict(parts.sources.sources),
+            "arguments": sys.argv[1:],
+            "save_cost_s": parts.pace.save_cost_s,
+        }
+
+    def _frames(self, record: Record) -> list[FrameType]:
+        assert record.frame is not None
+        sources = self._parts.sources
+        try:
+            return user_frames(record.frame, self._parts.bottom, sources.is_mine, sources.rewritten)
+        except Stranger as error:
+            raise Unsafe(f"no save can be made while this is on the call stack: {error}") from None
+
+    def _path(self, stack: list[FrameType]) -> Path:
+        records = self.heads.stack
+        depths = {id(frame): depth for depth, frame in enumerate(stack)}
+        turns = tuple(_turn(record, depths, innermost=record is records[-1]) for record in records[1:])
+        return Path(tuple(place(frame) for frame in stack), turns, tuple(records[0].ended))
+
+    def _check_threads(self) -> None:
+        main = threading.main_thread()
+        for thread in threading.enumerate():
+            if thread is not main and not _helps(thread):
+                raise Unsafe(f"no save can be made while a thread of the script is alive: {thread.name}")
+
+    def _complain(self, reason: str, now: float) -> None:
+        """Tell once, when it lasts: one head in a callback says nothing about the next."""
+        if self._unsafe_since is None:
+            self._unsafe_since = now
+        if now - self._unsafe_since >= _PATIENCE_S or "thread" in reason:
+            self._warn(f"{reason}; training goes on without saves, and starts from the beginning if it is killed")
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._parts.reporter.warn(text)
+
+
+def _turn(record: Record, depths: dict[int, int], *, innermost: bool) -> Turn:
+    assert record.loop is not None
+    noted = innermost or (record.before is not None and record.before_at == record.begun - 1)
+    if record.start is None or not noted:
+        raise NotNoted
+    where = None if record.iterator is None else position(record.iterator, record.begun)
+    if where is not None and where["problems"]:
+        first = record.loop.site.lines[0]
+        raise Unsafe(
+            f"no save can be made in the loop at line {first} of {record.loop.site.module}: {where['problems'][0]}"
+        )
+    return Turn(
+        key=record.loop.key,
+        ordinal=record.ordinal,
+        depth=depths.get(id(record.frame), -1),
+        begun=record.begun,
+        start=record.start,
+        before=None if innermost else record.before,
+        item="" if innermost else record.item,
+        length=record.length,
+        position=where,
+        lines=record.loop.site.lines,
+        ended=() if innermost else tuple(record.ended),
+    )
+
+
+def _helps(thread: threading.Thread) -> bool:
+    """True for threads that libraries keep for themselves, and that hold nothing of the script's."""
+    return any(name in f"{thread.name} {type(thread).__name__}" for name in _HELPING_THREADS)
