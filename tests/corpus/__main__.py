@@ -98,7 +98,13 @@ def _line(case: Case, result: Result) -> str:
 
 def _summary(results: Sequence[Result], settings: Settings) -> dict[str, int]:
     counted = Counter(result.verdict for result in results)
-    return {"seed": settings.seed, "kills": settings.kills, **{verdict: counted[verdict] for verdict in VERDICTS}}
+    return {
+        "seed": settings.seed,
+        "kills": settings.kills,
+        "landed": sum(len(result.landed) for result in results),
+        "resumed": sum(result.resumed for result in results),
+        **{verdict: counted[verdict] for verdict in VERDICTS},
+    }
 
 
 if __name__ == "__main__":
