@@ -24,7 +24,7 @@ class Invocation:
 
 
 #: Commands in which ``--`` begins a command of the user's, whose words are nobody else's business.
-_TAKE_A_COMMAND = ("run", "exec")
+_TAKE_A_COMMAND = ("run", "exec", "check")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -41,6 +41,7 @@ COMMANDS: dict[str, Entry] = {
     entry.name: entry
     for entry in (
         Entry("run", "run:run", "Show the plan of a task, start it and follow it.", _TRAIN),
+        Entry("check", "check:check", "Kill a training script on purpose: does it come back bit for bit?", _TRAIN),
         Entry("demo", "demo.command:demo", "Watch a two-node job survive what kills jobs elsewhere.", _TRAIN),
         Entry("jobs", "jobs:jobs", "List jobs.", _LOOK),
         Entry("status", "jobs:status", "Show one job: attempts, machines, checkpoints, what it waits for.", _LOOK),

@@ -1,0 +1,281 @@
+"""The script killed and started again until it is through."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from everstep.client.check.evidence import Ending, Facts, Step
+from everstep.client.check.launch import Launch, utc_to_monotonic
+from everstep.client.check.scene import Mode, Scene
+from everstep.client.check.workfolder import WorkFolder
+from everstep.model.handshake import EXIT_REFUSED, EXIT_SAVED
+
+_SAVES_BETWEEN_KILLS = 4
+_JITTER = 0.6
+
+Show = Callable[[str, int], None]
+"""Called with what is being done and how many steps of it are done."""
+
+
+class How(StrEnum):
+    """Ways to be killed, taken in turn."""
+
+    AT_STEP = "SIGKILL at a step"
+    NOTICE = "SIGTERM, then SIGKILL after the grace"
+    BY_CLOCK = "SIGKILL by the clock"
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What a drill needs to know of the plain run.
+
+    Attributes:
+        ending: how it ended.
+        steps: its steps.
+        trail: file with their marks.
+        limit_s: a launch that takes longer does not end.
+        begun_s: from start to the first step.
+        step_s: time of a step, the median.
+        stop_at: the check looks at that many steps only; None: at all.
+    """
+
+    ending: Ending
+    steps: tuple[Step, ...]
+    trail: Path
+    limit_s: float
+    begun_s: float
+    step_s: float
+    stop_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One kill: how, and the position (steps of the whole training) that was reached; ``exit_code`` of the process."""
+
+    how: How
+    position: int
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One launch of a drill, over.
+
+    Attributes:
+        number: from 1.
+        base: step of the training that it went on from, 0 for the beginning; None: not known, or it made no step.
+        steps: steps that it made.
+        diverged_at: first of its steps (number in the training) after which the parameters were not those of the plain
+            run; None: none, or not known.
+        moments: seconds since the start of the process by name: ``started``, ``torch``, ``ready``, ``restored``,
+            ``first_step``.
+        facts: what the runner or the library reported.
+        kill: how it was killed; None if it ended by itself.
+        exit_code: of the process.
+        seconds: how long it ran.
+        last_words: the last lines of standard error.
+    """
+
+    number: int
+    base: int | None
+    steps: int
+    diverged_at: int | None
+    moments: dict[str, float]
+    facts: Facts
+    kill: Kill | None
+    exit_code: int
+    seconds: float
+    last_words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drilled:
+    """A whole drill; ``hung``: why it was given up, empty if it was not."""
+
+    ending: Ending
+    launches: tuple[Launched, ...]
+    hung: str = ""
+
+    @property
+    def kills(self) -> list[Kill]:
+        """All kills."""
+        return [launch.kill for launch in self.launches if launch.kill is not None]
+
+
+@dataclass
+class Drill:
+    """Kills a script as often as the settings say. Make one, `run` it once.
+
+    Args:
+        scene: where.
+        plain: the plain run to keep to.
+        mode: who saves.
+        show: told about the progress.
+    """
+
+    scene: Scene
+    plain: Plain
+    mode: Mode
+    show: Show
+    _launches: list[Launched] = field(default_factory=list)
+    _position: int = 0
+
+    NAME = "drilled"
+
+    def run(self) -> Drilled:
+        """The drill, from the first launch to the end of the last."""
+        work = self.scene.work(self.NAME)
+        chance = random.Random(self.scene.settings.seed)
+        pending = self._schedule(chance)
+        hung = ""
+        while True:
+            number = len(self._launches) + 1
+            with self._start(number, work) as launch:
+                kill = None
+                if pending:
+                    kill = self._kill(launch, pending.pop(0), chance)
+                else:
+                    self._finish(launch)
+                over = launch.poll() is not None
+                if not over:
+                    hung = f"launch {number} did not end within {self.plain.limit_s:.0f} s"
+                launch.kill()
+                self._launches.append(self._record(launch, kill))
+                if kill is None:
+                    finals, stdout = launch.finals(), self._stdout(launch)
+                    break
+        last = self._launches[-1]
+        steps = last.base + last.steps if last.base is not None else None
+        ending = Ending(last.exit_code, finals, stdout, work.written(), work.missing(), steps)
+        return Drilled(ending, tuple(self._launches), hung)
+
+    # --- the plan -------------------------------------------------------------------------------------------------
+
+    def _schedule(self, chance: random.Random) -> list[tuple[How, float]]:
+        """Where to kill, as positions in the training, spread over it with some chance."""
+        count, total = self.scene.settings.kills, len(self.plain.steps)
+        ways = list(How)
+        places = [total * (at + 1 + _JITTER * (chance.random() - 0.5)) / (count + 1) for at in range(count)]
+        return [(ways[at % len(ways)], max(1.0, min(place, total - 1.0))) for at, place in enumerate(places)]
+
+    def _start(self, number: int, work: WorkFolder) -> Launch:
+        every = max(1, len(self.plain.steps) // (_SAVES_BETWEEN_KILLS * (self.scene.settings.kills + 1)))
+        witness = {
+            # On another machine the random numbers begin elsewhere; what is right must not depend on it.
+            "seed": self.scene.settings.seed if number == 1 else None,
+            "steps": self.plain.stop_at,
+            "plain": str(self.plain.trail),
+        }
+        return self.scene.drilled(
+            self.NAME,
+            number,
+            work,
+            mode=self.mode,
+            witness=witness,
+            every=(every, every * self.plain.step_s),
+        )
+
+    # --- one launch -----------------------------------------------------------------------------------------------
+
+    def _kill(self, launch: Launch, plan: tuple[How, float], chance: random.Random) -> Kill | None:
+        """Let it come to where it is to be killed, and kill it. None if it ended, or hangs, before."""
+        how, place = plan
+        deadline = launch.began_at + self.plain.limit_s
+        if how is How.BY_CLOCK:
+            ahead = max(place - self._position, 0.0) * self.plain.step_s
+            moment = launch.began_at + (self.plain.begun_s + ahead) * chance.uniform(0.5, 1.1)
+        else:
+            moment = deadline
+        # Between two steps as well as in one.
+        later = chance.random() * self.plain.step_s
+        for _ in launch.looks(min(moment, deadline)):
+            reached = self._reached(launch)
+            self.show(f"kill {len(self._launches) + 1}", reached)
+            if reached >= place or reached >= len(self.plain.steps) - 1:
+                time.sleep(later)
+                break
+        if launch.poll() is not None or (how is not How.BY_CLOCK and time.monotonic() >= deadline):
+            return None
+        self._end(launch, how)
+        launch.trail.follow()
+        if self._went_through(launch):
+            return None
+        return Kill(how, self._reached(launch), launch.exit_code)
+
+    def _end(self, launch: Launch, how: How) -> None:
+        if how is How.NOTICE:
+            launch.terminate()
+            launch.wait(self.scene.settings.grace_s)
+        launch.kill()
+
+    def _went_through(self, launch: Launch) -> bool:
+        """Whether it had come to the end of training just before it was to be killed."""
+        through = self._reached(launch) >= len(self.plain.steps) and launch.finals()[0] is not None
+        return through and launch.exit_code not in (EXIT_SAVED, EXIT_REFUSED) and launch.exit_code >= 0
+
+    def _finish(self, launch: Launch) -> None:
+        for _ in launch.looks(launch.began_at + self.plain.limit_s):
+            self.show("to the end", self._reached(launch))
+
+    def _reached(self, launch: Launch) -> int:
+        return (self._base(launch) or 0) + len(launch.trail.steps)
+
+    def _base(self, launch: Launch) -> int | None:
+        """The step that a launch went on from, by the parameters after its first step; else as it was reported."""
+        if not self._launches:
+            return 0
+        own = launch.trail.steps
+        if not own:
+            return None
+        if own[0].mark:
+            # Parameters may stand still for some steps: what was reached is the limit.
+            places = [at for at, step in enumerate(self.plain.steps[: self._position + 1]) if step.mark == own[0].mark]
+            if places:
+                return places[-1]
+        reported = launch.facts().base_step
+        if reported is None and (self.mode is Mode.SCRIPT or self.plain.ending.attached):
+            # These tell what they go on from; silence means that it is nothing.
+            return 0
+        return reported
+
+    def _record(self, launch: Launch, kill: Kill | None) -> Launched:
+        own, base, facts = launch.trail.steps, self._base(launch), launch.facts()
+        moments = {name: at - launch.began_at for name, at in launch.trail.moments.items()}
+        if facts.restored is not None:
+            moments["restored"] = utc_to_monotonic(float(facts.restored["t"])) - launch.began_at
+        if own:
+            moments["first_step"] = own[0].at - launch.began_at
+            self._position = max(self._position, (base or 0) + len(own))
+        return Launched(
+            number=len(self._launches) + 1,
+            base=base,
+            steps=len(own),
+            diverged_at=_diverged_at(self.plain.steps, own, base),
+            moments=moments,
+            facts=facts,
+            kill=kill,
+            exit_code=launch.exit_code,
+            seconds=launch.seconds,
+            last_words=tuple(launch.stderr_lines()[-8:]),
+        )
+
+    def _stdout(self, launch: Launch) -> tuple[Path, ...]:
+        """The one log of all launches, where there is one."""
+        if self.mode is not Mode.SCRIPT:
+            return ()
+        folder = self.scene.checkpoints(self.NAME)
+        return tuple(folder / f"stdout-{rank}.log" for rank in range(len(launch.finals())))
+
+
+def _diverged_at(plain: Sequence[Step], own: Sequence[Step], base: int | None) -> int | None:
+    if base is None:
+        return None
+    pairs = zip(plain[base:], own, strict=False)
+    wrong = (at for at, (mine, theirs) in enumerate(pairs) if mine.mark and theirs.mark and mine.mark != theirs.mark)
+    first = next(wrong, None)
+    return None if first is None else base + first + 1

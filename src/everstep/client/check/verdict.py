@@ -1,0 +1,132 @@
+"""What two plain runs and a drill say about a script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from everstep.client.check.causes import why_not_deterministic, why_not_exact
+from everstep.client.check.compare import STATE, Aside, Difference, differences
+from everstep.client.check.drill import Drilled, Launched
+from everstep.client.check.evidence import Ending
+from everstep.model.handshake import EXIT_REFUSED
+
+
+class Verdict(StrEnum):
+    """The answers of a check, in the words of its report."""
+
+    EXACT = "exact"
+    NOT_EXACT = "resumes, not exact"
+    REFUSES = "refuses"
+    NO_RESUME = "no resume"
+    NOT_DETERMINISTIC = "not deterministic"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    """Where a run begins to be another one.
+
+    Attributes:
+        object: the object by name.
+        what: how it differs.
+        step: the first step after which the parameters differ; None: not known.
+        likely_cause: a rule of thumb, with what helps.
+    """
+
+    object: str
+    what: str
+    step: int | None
+    likely_cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict with its reasons.
+
+    Attributes:
+        verdict: the answer.
+        reason: one sentence.
+        first_difference: None where nothing differs, or nothing could be compared.
+        differences: all of them.
+    """
+
+    verdict: Verdict
+    reason: str
+    first_difference: FirstDifference | None = None
+    differences: tuple[Difference, ...] = ()
+
+
+def judge_plain(plain: Ending, again: Ending, script: Path | None, diverged_at: int | None) -> Judgement | None:
+    """`Verdict.NOT_DETERMINISTIC` if two plain runs differ in what a training is about; None if not.
+
+    Output may differ where the trained state was seen to be the same: logs carry times.
+    """
+    found = differences(plain, again)
+    state = [d for d in found if d.part in STATE]
+    if not state and (_saw_weights(plain) or not found):
+        return None
+    decisive = state or found
+    cause = why_not_deterministic(decisive, script, cuda=plain.cuda)
+    return Judgement(
+        Verdict.NOT_DETERMINISTIC,
+        f"two plain runs from the same initial random state differ: {decisive[0].name}",
+        FirstDifference(decisive[0].name, decisive[0].what, diverged_at, cause),
+        tuple(found),
+    )
+
+
+def judge_drilled(plain: Ending, drilled: Drilled, aside: Aside) -> Judgement:
+    """The verdict on a script whose plain runs agree."""
+    last = drilled.launches[-1]
+    refused = next((launch for launch in drilled.launches if _refused(launch)), None)
+    if refused is not None:
+        return Judgement(Verdict.REFUSES, _reason_given(refused))
+    resumed = any(_went_on(launch) for launch in drilled.launches[1:])
+    if drilled.hung:
+        return Judgement(Verdict.NOT_EXACT if resumed else Verdict.NO_RESUME, drilled.hung)
+    found = differences(plain, drilled.ending, aside)
+    if not resumed:
+        return Judgement(Verdict.NO_RESUME, _why_no_resume(plain, last))
+    if not found:
+        return Judgement(Verdict.EXACT, f"killed {_times(drilled)}, it ends as if nothing had happened")
+    at = next((launch.diverged_at for launch in drilled.launches if launch.diverged_at is not None), None)
+    first = FirstDifference(found[0].name, found[0].what, at, why_not_exact(found, plain.cuda))
+    since = "" if at is None else f", from step {at} on"
+    return Judgement(
+        Verdict.NOT_EXACT, f"it goes on after a kill, but ends otherwise{since}: {first.object}", first, tuple(found)
+    )
+
+
+def _saw_weights(ending: Ending) -> bool:
+    return any(final is not None and (final["optimizers"] or final["globals"]) for final in ending.finals)
+
+
+def _refused(launch: Launched) -> bool:
+    # torchrun tells the code of the rank that failed in a table of its own.
+    told = any(f"exitcode : {EXIT_REFUSED}" in " ".join(line.split()) for line in launch.last_words)
+    return launch.exit_code == EXIT_REFUSED or (told and launch.exit_code != 0)
+
+
+def _reason_given(launch: Launched) -> str:
+    said = [line for line in launch.last_words if line.startswith("everstep: ")]
+    text = said[-1].removeprefix("everstep: ") if said else (launch.facts.warnings or ("it gave no reason",))[-1]
+    return text
+
+
+def _went_on(launch: Launched) -> bool:
+    """Whether a relaunch began behind the beginning."""
+    return bool(launch.base) or (launch.base is None and launch.facts.base_step is not None)
+
+
+def _why_no_resume(plain: Ending, last: Launched) -> str:
+    if last.exit_code != plain.exit_code:
+        said = f": {last.last_words[-1]}" if last.last_words else ""
+        return f"the relaunch ended with exit code {last.exit_code} instead of {plain.exit_code}{said}"
+    warning = f"; {last.facts.warnings[-1]}" if last.facts.warnings else ""
+    return f"nothing is carried over: every relaunch begins at the first step{warning}"
+
+
+def _times(drilled: Drilled) -> str:
+    count = len(drilled.kills)
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
