@@ -28,6 +28,20 @@ class OnNoCapacity(StrEnum):
     FAIL = "fail"
 
 
+class CheckpointMode(StrEnum):
+    """``checkpoint.mode``: who saves and resumes.
+
+    AUTO looks at the script: everstep, unless the script uses ``everstep.train`` or a framework that has a loop of its
+    own. SCRIPT: everstep, whatever the script looks like. LIBRARY: the script itself. OFF: nobody, ``everstep.train``
+    does not save either.
+    """
+
+    AUTO = "auto"
+    SCRIPT = "script"
+    LIBRARY = "library"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """How failures are met.
@@ -60,12 +74,14 @@ class CheckpointSpec:
         every_s: None = ``auto``.
         on_notice: empty (library), a signal name or a command.
         keep: how many.
+        mode: who saves and resumes.
     """
 
     dir: str = ""
     every_s: float | None = None
     on_notice: str = ""
     keep: int = 3
+    mode: CheckpointMode = CheckpointMode.AUTO
 
 
 @dataclass(frozen=True, slots=True)

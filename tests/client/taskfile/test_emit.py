@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from everstep.client.taskfile import load_task, task_from_dict, task_to_dict, task_to_yaml
 from everstep.model.gang import Gang, SlotGroup
 from everstep.model.offers import AcceleratorWish, MachineRequirement
-from everstep.model.task import CheckpointSpec, Mount, Objective, OnNoCapacity, Recovery, SpotMode, Task, Work
+from everstep.model.task import (
+    CheckpointMode,
+    CheckpointSpec,
+    Mount,
+    Objective,
+    OnNoCapacity,
+    Recovery,
+    SpotMode,
+    Task,
+    Work,
+)
 
 VALID = yaml.safe_load((Path(__file__).parent / "valid.yaml").read_text(encoding="utf-8"))
 
@@ -92,6 +102,7 @@ def _tasks(draw: st.DrawFn) -> Task:
                 every_s=st.none() | _seconds,
                 on_notice=st.sampled_from(["", "SIGUSR1", "touch /tmp/x; sync"]),
                 keep=st.integers(1, 9),
+                mode=st.sampled_from(CheckpointMode),
             )
         ),
         outputs=tuple(draw(st.lists(st.sampled_from(["out", "/logs/*", "~/x"]), unique=True))),

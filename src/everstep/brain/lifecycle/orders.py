@@ -122,6 +122,7 @@ def _spec(state: JobState, machine: InstanceState) -> dict[str, Any]:
         h.SPEC_CHECKPOINT_SHARED: shared,
         h.SPEC_CHECKPOINT_EVERY: "auto" if every is None else f"{every:g}",
         h.SPEC_CHECKPOINT_KEEP: task.checkpoint.keep,
+        h.SPEC_CHECKPOINT_MODE: task.checkpoint.mode.value,
         h.SPEC_ON_NOTICE: task.checkpoint.on_notice,
         h.SPEC_OUTPUTS: list(state.task.outputs),
         h.SPEC_RELEASE_OUTPUTS: outputs_due(state, machine),

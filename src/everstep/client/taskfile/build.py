@@ -13,7 +13,7 @@ from everstep.client.taskfile.machines import machines
 from everstep.client.taskfile.reading import Got, Scope, Section, nearest
 from everstep.client.workdir import DEFAULT_LIMIT_BYTES, Packed, pack_files, pack_workdir
 from everstep.model.gang import Gang, SlotGroup
-from everstep.model.task import CheckpointSpec, Mount, Objective, OnNoCapacity, Recovery, Task, Work
+from everstep.model.task import CheckpointMode, CheckpointSpec, Mount, Objective, OnNoCapacity, Recovery, Task, Work
 
 _MEANT_RUN = ("did you mean 'run'?", "did you mean 'argv'?")
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -262,6 +262,8 @@ class Builder:
     def _checkpoint(self) -> CheckpointSpec:
         given = self._section("checkpoint")
         values = {("every_s" if k == "every" else k): got.value for k, got in given.items()}
+        if "mode" in values:
+            values["mode"] = CheckpointMode(values["mode"])
         if self._kept_folders:
             # A bucket that is to be made under a folder is how checkpoints are kept elsewhere.
             values.setdefault("dir", self._kept_folders[0])

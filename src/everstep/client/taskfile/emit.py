@@ -137,6 +137,8 @@ def _checkpoint(task: Task) -> dict[str, Any]:
         data["on_notice"] = ours.on_notice
     if ours.keep != _DEFAULT.checkpoint.keep:
         data["keep"] = ours.keep
+    if ours.mode is not _DEFAULT.checkpoint.mode:
+        data["mode"] = ours.mode.value
     return data
 
 

@@ -89,6 +89,7 @@ _COUNT = kinds.whole(_POSITIVE, least=1, most=10**15)
 _HOURS = kinds.number("a number of hours above zero", above=0, most=87_600)
 _MODES = kinds.choice("COPY", "MOUNT", "MOUNT_CACHED")
 _ON_NO_CAPACITY = kinds.choice("wait", "on_demand", "fail")
+_CHECKPOINT_MODES = kinds.choice("auto", "script", "library", "off")
 _JOB_RECOVERY = Kind(
     "a strategy or a mapping", _recovery_strategy, {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/job_recovery"}]}
 )
@@ -297,6 +298,12 @@ _CHECKPOINT = (
         "signal or shell command when a preemption is announced (default: through the library)",
     ),
     _our("keep", _COUNT, "how many to keep (default 3)"),
+    _our(
+        "mode",
+        _CHECKPOINT_MODES,
+        "who saves and resumes: auto (default: everstep, unless the script uses everstep.train or a framework), "
+        "script (everstep), library (the script itself) or off (nobody)",
+    ),
 )
 
 _WORK = (
