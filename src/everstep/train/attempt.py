@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -13,15 +12,13 @@ import torch
 from everstep.model import handshake
 from everstep.train import randomness
 from everstep.train.feed import END, Feed, WrongData
-from everstep.train.folder import Folder, Manifest, Shard
-from everstep.train.gang import Gang
-from everstep.train.lineage import Position
-from everstep.train.pace import Pace
-from everstep.train.reports import Reporter, numbers
-from everstep.train.requests import Requests, Terminations
-from everstep.train.shard import write_shard
+from everstep.train.reports import numbers
+from everstep.train.saves import Fenced, Saves
+from everstep.train.surroundings import Surroundings
 
 _HOLD_LOOK_S = 0.1
+_MIRROR_PATIENCE_S = 300.0
+_MIRROR_STOP_PATIENCE_S = 20.0
 
 
 class Stateful(Protocol):
@@ -53,25 +50,6 @@ class Refused(SystemExit):
         self.text = text
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What a run works with; made by `everstep.train.attach`.
-
-    ``one_folder``: all ranks see the same checkpoint folder; only then is a checkpoint durable.
-    """
-
-    gang: Gang
-    folder: Folder
-    reporter: Reporter
-    requests: Requests
-    terminations: Terminations
-    pace: Pace
-    attempt: int
-    base: Position | None
-    keep: int
-    one_folder: bool
-
-
 class Run:
     """One attempt at training: saves when a save is due, stops when asked to, knows where it is.
 
@@ -88,7 +66,7 @@ class Run:
         self._restored_feed = restored["feed"] if restored is not None else None
         self._restored_random = restored["random"] if restored is not None else None
         self.step: int = restored["step"] if restored is not None else 0
-        self._saved_step: int | None = self.step if restored is not None else None
+        self._saves = Saves(objects, around, self._name, self.step if restored is not None else None)
         self._finished = False
 
     @property
@@ -120,7 +98,7 @@ class Run:
         dropped. The replay is checked; `Refused` if it gives other data. State that a dataset keeps for itself beside
         its random draws must be attached.
 
-        At the end of the loop the state is saved; leaving it early (``break``, an exception) saves nothing.
+        At the end of the loop the state is saved; leaving it early (``break``, an exception) begins no save.
 
         Args:
             loader: a ``DataLoader``, or any iterable that can be iterated once per epoch.
@@ -202,10 +180,15 @@ class Run:
         self._around.reporter.progress(where, total, numbers(metrics))
 
     def save(self) -> bool:
-        """Save now. False, with a warning, if it failed: training goes on and the older checkpoint stays."""
-        if self._saved_step == self.step:
-            return True
-        return self._save()
+        """Save now, and return when it is published.
+
+        Returns:
+            False, with a warning, if it failed: training goes on and the older checkpoint stays.
+        """
+        try:
+            return self._saves.now(self.step, self._state)
+        except Fenced:
+            raise self._fenced() from None
 
     def finish(self) -> None:
         """Save the final state, unless that is done, and stop listening. `steps` and ``with`` do it by themselves."""
@@ -214,6 +197,7 @@ class Run:
         self._finished = True
         if self.step > 0:
             self.save()
+            self._saves.mirror_all(_MIRROR_PATIENCE_S)
         self._close()
 
     def refuse(self, text: str) -> Refused:
@@ -223,32 +207,47 @@ class Run:
         return Refused(text)
 
     def _close(self) -> None:
+        self._saves.close()
+        if self._around.mirror is not None:
+            self._around.mirror.close()
         self._around.terminations.release()
         self._around.reporter.flush()
 
     # --- step boundaries ----------------------------------------------------------------------------------------
 
     def _boundary(self) -> None:
-        around = self._around
-        now = time.monotonic()
-        due = around.pace.due(now)
+        around, saves = self._around, self._saves
+        due = around.pace.due(time.monotonic())
         self._look()
-        save, stop, hold = around.gang.agree(
-            around.requests.save or (due and around.gang.rank == 0),
+        due, save, stop, hold, busy = around.gang.agree(
+            due and around.gang.rank == 0,
+            around.requests.save,
             around.requests.stop or around.terminations.asked,
             around.requests.holding,
+            saves.busy(),
         )
-        if save or stop:
+        if saves.pending and not busy:
+            self._advance()
+        if save or stop or (due and around.pace.each_step):
+            # What somebody asked for may be all that is left of this machine's time: training waits for it.
             done = self.save()
             around.requests.saved()
             if stop:
                 self._stop(done)
+        elif due and not saves.pending:
+            saves.begin(self.step, self._state)
         if hold:
             self._hold()
 
+    def _advance(self) -> None:
+        try:
+            self._saves.advance()
+        except Fenced:
+            raise self._fenced() from None
+
     def _look(self) -> None:
         around = self._around
-        around.requests.look(around.reporter.utc(), around.pace.margin_s())
+        around.requests.look(around.reporter.utc(), around.pace.margin_s(pending=self._saves.pending))
         around.pace.expect(around.requests.hazard_per_h)
 
     def _hold(self) -> None:
@@ -265,103 +264,35 @@ class Run:
                 return
 
     def _stop(self, saved: bool) -> None:
+        if saved:
+            self._saves.mirror_all(_MIRROR_STOP_PATIENCE_S)
         self._close()
         if saved:
             raise Saved
         raise SystemExit("everstep: asked to stop, but the last save failed; the older checkpoint stays")
 
-    # --- saving -------------------------------------------------------------------------------------------------
+    # --- what is saved ------------------------------------------------------------------------------------------
 
-    def _save(self) -> bool:
-        """Save at this step, all ranks together. Any failure of any rank leaves no trace but a warning."""
-        around, gang = self._around, self._around.gang
-        began = time.monotonic()
-        position = Position(around.attempt, self.step)
-        results = gang.gather(self._write(position))
-        failures = [f"rank {rank}: {error}" for rank, (_, error) in enumerate(results) if error]
-        outcome = ""
-        if failures:
-            around.folder.discard(position)
-            outcome = "; ".join(failures)
-        else:
-            shards = tuple(shard for shard, _ in results)
-            manifest = Manifest(position, gang.world_size, shards, torch=torch.__version__)
-            outcome = self._publish(manifest)
-            if outcome:
-                around.folder.discard(position)
-        now = time.monotonic()
-        around.pace.saved(now, now - began)
-        around.reporter.stall_s += now - began
-        if outcome:
-            self._warn_first(f"saving at step {self.step} failed ({outcome}); training goes on, older checkpoints stay")
-            return False
-        self._saved_step = self.step
-        if gang.rank == 0:
-            around.reporter.fact(
-                handshake.FACT_SAVED,
-                step=self.step,
-                bytes=manifest.bytes,
-                save_s=now - began,
-                stall_s=now - began,
-                durable=around.one_folder,
-            )
-        self._collect()
-        return True
+    def _state(self) -> dict[str, Any]:
+        return {
+            "objects": {name: thing.state_dict() for name, thing in self._objects.items()},
+            "step": self.step,
+            "random": randomness.capture(),
+            "feed": self._feed.state() if self._feed is not None else None,
+            "save_cost_s": self._around.pace.save_cost_s,
+        }
 
-    def _write(self, position: Position) -> tuple[Shard | None, str]:
-        """Write this rank's shard: (shard, "") or (None, what went wrong)."""
-        around, gang = self._around, self._around.gang
-        try:
-            if around.folder.read_manifest(position) is not None:
-                # This attempt ran before and came by here: what is published is never written again.
-                shard = around.folder.described_shard(position, gang.rank)
-                return (shard, "") if shard is not None else (None, "published before, but this shard is gone")
-            state = {
-                "objects": {name: thing.state_dict() for name, thing in self._objects.items()},
-                "step": self.step,
-                "random": randomness.capture(),
-                "feed": self._feed.state() if self._feed is not None else None,
-                "save_cost_s": around.pace.save_cost_s,
-            }
-            shard = write_shard(
-                around.folder, position, state, rank=gang.rank, world_size=gang.world_size, where=gang.where
-            )
-        except Exception as error:
-            # A full disk, an object that cannot be pickled, a folder that went away: none may end the training.
-            return None, f"{type(error).__name__}: {error}"
-        return shard, ""
+    def _name(self, tensor: torch.Tensor) -> str:
+        """What the user calls a tensor, as far as that is known."""
+        for name, thing in self._objects.items():
+            if isinstance(thing, torch.nn.Module):
+                for inner, parameter in thing.named_parameters(prefix=name):
+                    if parameter is tensor:
+                        return inner
+        return "a tensor of an optimizer"
 
-    def _publish(self, manifest: Manifest) -> str:
-        """Publish on every disk; returns "" or what went wrong, the same on all ranks.
-
-        Raises:
-            Refused: a newer attempt began.
-        """
-        around, gang = self._around, self._around.gang
-        error, fenced = "", False
-        if gang.rank == 0 or (gang.leads_node and not around.one_folder):
-            try:
-                fenced = around.folder.fenced(around.attempt)
-                if not fenced and around.folder.read_manifest(manifest.position) is None:
-                    around.folder.publish(manifest)
-            except OSError as problem:
-                error = f"{type(problem).__name__}: {problem}"
-        results = gang.gather((error, fenced))
-        if any(fenced for _, fenced in results):
-            raise self.refuse(
-                f"a newer attempt has begun in {around.folder.root}; attempt {around.attempt} stops, "
-                "nobody would read what it saves"
-            )
-        return "; ".join(f"rank {rank}: {error}" for rank, (error, _) in enumerate(results) if error)
-
-    def _collect(self) -> None:
-        around, gang = self._around, self._around.gang
-        if gang.rank == 0 or (gang.leads_node and not around.one_folder):
-            try:
-                around.folder.collect(around.attempt, around.keep)
-            except OSError as error:
-                around.reporter.warn(f"old checkpoints could not be deleted: {error}")
-
-    def _warn_first(self, text: str) -> None:
-        if self._around.gang.rank == 0:
-            self._around.reporter.warn(text)
+    def _fenced(self) -> Refused:
+        return self.refuse(
+            f"a newer attempt has begun in {self._around.folder.root}; attempt {self._around.attempt} stops, "
+            "nobody would read what it saves"
+        )

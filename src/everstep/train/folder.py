@@ -226,18 +226,30 @@ class Folder:
 
     def publish(self, manifest: Manifest) -> None:
         """Make a checkpoint exist. All its shards must be complete."""
-        raw = {
-            "format": manifest.format,
-            "attempt": manifest.position.attempt,
-            "step": manifest.position.step,
-            "world_size": manifest.world_size,
-            "shards": [{**asdict(s), "file": f"{shard_name(s.rank)}.pt"} for s in manifest.shards],
-            "torch": manifest.torch,
-            "created_at": time.time(),
-        }
         folder = self.path(manifest.position)
-        _replace(folder / MANIFEST, _json(raw))
+        _replace(folder / MANIFEST, self.manifest_bytes(manifest))
         _sync_folder(folder.parent)
+
+    @staticmethod
+    def manifest_bytes(manifest: Manifest) -> bytes:
+        """What a manifest's file holds."""
+        return _json(
+            {
+                "format": manifest.format,
+                "attempt": manifest.position.attempt,
+                "step": manifest.position.step,
+                "world_size": manifest.world_size,
+                "shards": [{**asdict(s), "file": f"{shard_name(s.rank)}.pt"} for s in manifest.shards],
+                "torch": manifest.torch,
+                "created_at": time.time(),
+            }
+        )
+
+    def adopt(self, name: str, content: bytes) -> None:
+        """Put in a small file of a mirror, unless it is here: a record, or a manifest after its shards."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _create(path, content)
 
     def discard(self, position: Position) -> None:
         """Delete a checkpoint that could not be completed; does nothing to a published one."""

@@ -9,16 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from everstep.model import handshake
 from everstep.train import randomness
-from everstep.train.attempt import Refused, Run, Stateful, Surroundings
-from everstep.train.folder import Folder, Manifest
+from everstep.train.attempt import Refused, Run, Stateful
+from everstep.train.folder import FORMAT, Folder, Manifest
+from everstep.train.frameworks import unsupported
 from everstep.train.gang import Gang
+from everstep.train.hydration import Hydration
 from everstep.train.lineage import Listing, Position, Record, candidates
+from everstep.train.mirror import ENV_MIRROR, Lost, Mirror, Share
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace, parse_every
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests, Terminations
 from everstep.train.shard import Damaged, read_shard
+from everstep.train.stores import open_store
+from everstep.train.surroundings import Surroundings
 
 _DEFAULT_DIR = "checkpoints"
 _DEFAULT_KEEP = 3
@@ -44,6 +51,8 @@ def attach(
     every: str | float | None = None,
     keep: int | None = None,
     shared: bool | None = None,
+    mirror: str | None = None,
+    copy_at_once: bool = False,
     **objects: Stateful,
 ) -> Run:
     """Make training survive: restores the newest checkpoint, if there is one, and returns the `Run` that saves.
@@ -54,9 +63,15 @@ def attach(
     Args:
         dir: the checkpoint folder. Default: ``EVERSTEP_CHECKPOINT_DIR``, else ``./checkpoints``.
         every: seconds between saves, or ``"auto"`` (default): from the measured cost of a save and the expected losses.
+            Such saves are written in the background. 0: each step is saved before the next one begins.
         keep: how many of the newest checkpoints stay, at least 1; default 3. The one this attempt began from stays too.
         shared: whether all machines see the same ``dir``. Default: what the agent says; without one, true on one
             machine only. Without sharing each machine keeps its own ranks' state: a lost disk loses the checkpoint.
+        mirror: a second place for published checkpoints, ``s3://BUCKET/PREFIX`` (credentials in the ``AWS_*``
+            variables) or a folder; default ``EVERSTEP_CHECKPOINT_MIRROR``. Filled in the background; a checkpoint is
+            durable when it is there. Read where ``dir`` does not have what it has.
+        copy_at_once: copy everything at the step boundary, nothing under the next forward and backward pass. For
+            scripts that write to parameters outside of an optimizer's step in ways that torch does not see.
         objects: what must come back, by names that stay the same: ``model=model, optimizer=optimizer``, anything with
             ``state_dict`` and ``load_state_dict``. The states of the random number generators come by themselves.
 
@@ -67,14 +82,18 @@ def attach(
         RuntimeError: several ranks, and no process group yet.
     """
     for name, thing in objects.items():
+        foreign = unsupported(thing)
+        if foreign:
+            raise TypeError(f"attach({name}=...): {foreign}")
         if not (callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))):
             raise TypeError(f"attach({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
     env = os.environ
     every_s = parse_every(str(env.get(handshake.ENV_CHECKPOINT_EVERY, "auto") if every is None else every))
     site = _Site.find(env, dir, keep, shared)
+    site.mirror = site.open_mirror(env.get(ENV_MIRROR) if mirror is None else mirror, env)
     began = time.monotonic()
     try:
-        opened = Opening(site.gang, site.folder, site.reporter, site.one_folder).open(env)
+        opened = Opening(site.gang, site.folder, site.reporter, site.one_folder, mirror=site.mirror).open(env)
         _load(objects, opened)
     except Refused as refusal:
         site.reporter.refuse(refusal.text)
@@ -84,10 +103,10 @@ def attach(
         base=None if opened.source is None else str(opened.source),
         restore_s=time.monotonic() - began,
     )
-    return Run(objects, site.surround(env, opened, every_s), opened.state)
+    return Run(objects, site.surround(env, opened, every_s, copy_at_once), opened.state)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Site:
     """Where an attempt runs, before it has begun."""
 
@@ -96,6 +115,7 @@ class _Site:
     reporter: Reporter
     keep: int
     one_folder: bool
+    mirror: Mirror | None = None
 
     @staticmethod
     def find(
@@ -117,13 +137,21 @@ class _Site:
             )
         return _Site(gang, folder, reporter, kept, one_folder)
 
-    def surround(self, env: Mapping[str, str], opened: Opened, every_s: float | None) -> Surroundings:
+    def open_mirror(self, url: str | None, env: Mapping[str, str]) -> Mirror | None:
+        """The mirror at ``url``, None for none. ValueError: it makes no sense."""
+        return Mirror(open_store(url, env), self.folder, self.reporter.warn) if url else None
+
+    def surround(
+        self, env: Mapping[str, str], opened: Opened, every_s: float | None, copy_at_once: bool
+    ) -> Surroundings:
         """What the run works with. From here on SIGTERM means: save and stop at the next step."""
         control = env.get(handshake.ENV_CONTROL_FILE)
         hazard_per_h = float(env.get(handshake.ENV_HAZARD_PER_H) or DEFAULT_HAZARD_PER_H)
         cost_s = opened.state["save_cost_s"] if opened.state is not None else None
         terminations = Terminations()
         terminations.listen()
+        if self.mirror is not None:
+            self.mirror.begin(Share(opened.attempt, self.gang.rank, self.keep), self._durable)
         return Surroundings(
             gang=self.gang,
             folder=self.folder,
@@ -135,6 +163,18 @@ class _Site:
             base=opened.source,
             keep=self.keep,
             one_folder=self.one_folder,
+            copy_at_once=copy_at_once,
+            mirror=self.mirror,
+        )
+
+    def _durable(self, manifest: Manifest) -> None:
+        self.reporter.fact(
+            handshake.FACT_SAVED,
+            step=manifest.position.step,
+            bytes=manifest.bytes,
+            save_s=0.0,
+            stall_s=0.0,
+            durable=True,
         )
 
 
@@ -146,12 +186,16 @@ class Opening:
         folder: this rank's view of the checkpoint folder.
         reporter: told about everything that is skipped.
         one_folder: true if all ranks see the same folder; else one rank of each machine keeps its own.
+        mirror: where checkpoints are looked for that the folder does not have.
     """
 
-    def __init__(self, gang: Gang, folder: Folder, reporter: Reporter, one_folder: bool) -> None:
+    def __init__(
+        self, gang: Gang, folder: Folder, reporter: Reporter, one_folder: bool, *, mirror: Mirror | None = None
+    ) -> None:
         self._gang = gang
         self._folder = folder
         self._reporter = reporter
+        self._mirror = mirror
         self._keeps_folder = gang.rank == 0 or (gang.leads_node and not one_folder)
 
     def open(self, env: Mapping[str, str]) -> Opened:
@@ -162,7 +206,9 @@ class Opening:
         """
         numbered = env.get(handshake.ENV_ATTEMPT)
         wanted = env.get(handshake.ENV_BASE) or ""
-        self._together(self._folder.prepare)
+        self._prepare()
+        if self._mirror is not None:
+            self._hydrate(self._mirror, int(numbered) if numbered else None, wanted)
         for _ in range(_TRIES):
             listing = self._list()
             attempt = int(numbered) if numbered else listing.next_attempt()
@@ -200,11 +246,8 @@ class Opening:
         for position in positions:
             seen = [m for m in self._gang.gather(self._folder.read_manifest(position)) if m is not None]
             manifest: Manifest = seen[0] if seen else Manifest(position, 0, ())
-            if seen and manifest.world_size != self._gang.world_size:
-                raise Refused(
-                    f"checkpoint {position} was written by {manifest.world_size} ranks, now there are "
-                    f"{self._gang.world_size}: training on would not be exact"
-                )
+            if seen:
+                self._refuse_another_kind(manifest)
             state, problem = None, "" if seen else "its manifest is gone"
             if seen:
                 try:
@@ -217,6 +260,46 @@ class Opening:
             if self._gang.rank == 0:
                 self._reporter.warn(f"checkpoint {position} is skipped: {problems[0]}")
         return None, None
+
+    def _refuse_another_kind(self, manifest: Manifest) -> None:
+        """What is whole, and yet cannot be trained on here."""
+        position, ranks = manifest.position, self._gang.world_size
+        if manifest.format > FORMAT:
+            raise Refused(
+                f"checkpoint {position} has format {manifest.format}, this everstep reads up to {FORMAT}: "
+                "install the version that wrote it, or a newer one"
+            )
+        if manifest.world_size != ranks:
+            raise Refused(
+                f"checkpoint {position} was written by {manifest.world_size} ranks, now there are {ranks}: "
+                "training on would not be exact"
+            )
+        if manifest.torch and manifest.torch != torch.__version__:
+            raise Refused(
+                f"checkpoint {position} was written with torch {manifest.torch}, this is {torch.__version__}: "
+                f"training on would not be exact; install torch {manifest.torch}, or give another checkpoint folder"
+            )
+
+    def _hydrate(self, mirror: Mirror, attempt: int | None, wanted: str) -> None:
+        hydration = Hydration(self._gang, self._folder, mirror, self._keeps_folder)
+        try:
+            problem = hydration.run(self._list(), attempt, Position.parse(wanted) if wanted else None)
+        except Lost as error:
+            raise Refused(
+                f"{error}; {self._folder.root} is empty, and starting over might lose what the mirror has: "
+                "make it readable, or train without it"
+            ) from error
+        if problem and self._gang.rank == 0:
+            self._reporter.warn(problem)
+
+    def _prepare(self) -> None:
+        try:
+            self._together(self._folder.prepare)
+        except OSError as error:
+            raise Refused(
+                f"checkpoints cannot be kept in {self._folder.root}: {error.strerror or error}; "
+                "give a folder that can be written to"
+            ) from error
 
     def _list(self) -> Listing:
         """What all machines together have in their folders, the same on all ranks."""

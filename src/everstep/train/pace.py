@@ -11,6 +11,7 @@ DEFAULT_HAZARD_PER_H = 0.1
 _LONGEST_S = 1800.0
 _FIRST_SAVE_S = 0.0
 _BLEND = 0.5
+_BACKGROUND_SHARE = 0.1
 
 
 class Pace:
@@ -21,6 +22,11 @@ class Pace:
         hazard_per_h: expected losses of the gang per hour.
         now: monotonic seconds.
         save_cost_s: cost of a save, measured by an earlier attempt; None: not known yet.
+
+    Attributes:
+        save_cost_s: what a save costs the training: the stall, and a tenth of the time that it works in the background,
+            an allowance for the processor and disk that it takes from training meanwhile; None: not known yet.
+        save_s: from the beginning of a save to its publication.
     """
 
     def __init__(self, every_s: float | None, hazard_per_h: float, *, now: float, save_cost_s: float | None) -> None:
@@ -29,7 +35,13 @@ class Pace:
         self._since = now
         self._boundary_at: float | None = None
         self.save_cost_s = save_cost_s
+        self.save_s = save_cost_s
         self.step_s = 0.0
+
+    @property
+    def each_step(self) -> bool:
+        """True if every step is to be saved before the next one begins."""
+        return self._every_s == 0.0
 
     def expect(self, hazard_per_h: float | None) -> None:
         """Learn a new hazard; None changes nothing."""
@@ -54,16 +66,37 @@ class Pace:
         self._boundary_at = now
         return now - self._since >= self.interval_s()
 
-    def saved(self, now: float, cost_s: float) -> None:
-        """A save, or the failed try of one, ended now and stopped training for ``cost_s``."""
-        known = self.save_cost_s
-        self.save_cost_s = cost_s if known is None else known + _BLEND * (cost_s - known)
-        self._since = now
-        self._boundary_at = now
+    def saved(self, since: float, stall_s: float, *, save_s: float | None = None) -> None:
+        """A save, or the failed try of one, is over.
 
-    def margin_s(self) -> float:
-        """How long before a deadline the last save must begin: a step may be under way, and a save may be slow."""
-        return 2.0 * (self.save_cost_s if self.save_cost_s is not None else 2.0) + 2.0 * self.step_s + 0.3
+        Args:
+            since: when training went on after it was begun; the next one is due an interval later.
+            stall_s: how long training stood still for it.
+            save_s: how long all of it took; None: no longer than the stall.
+        """
+        took_s = stall_s if save_s is None else max(save_s, stall_s)
+        self.save_cost_s = _blend(self.save_cost_s, stall_s + _BACKGROUND_SHARE * (took_s - stall_s))
+        self.save_s = _blend(self.save_s, took_s)
+        self._since = since
+        if took_s == stall_s:
+            self._boundary_at = since
+
+    def again(self) -> None:
+        """The last try gave nothing, and the next one will not fail for the same reason: it is due at once."""
+        self._since = -math.inf
+
+    def margin_s(self, *, pending: bool = False) -> float:
+        """How long before a deadline the last save must begin: a step may be under way, and a save may be slow.
+
+        Args:
+            pending: a save is under way, and will be waited for.
+        """
+        saves = 3.0 if pending else 2.0
+        return saves * (self.save_s if self.save_s is not None else 2.0) + 2.0 * self.step_s + 0.3
+
+
+def _blend(known: float | None, value: float) -> float:
+    return value if known is None else known + _BLEND * (value - known)
 
 
 def parse_every(text: str) -> float | None:

@@ -1,0 +1,102 @@
+"""Before an attempt begins: bring from the mirror what the folder does not have."""
+
+from __future__ import annotations
+
+from everstep.train.folder import MANIFEST, Folder
+from everstep.train.gang import Gang
+from everstep.train.lineage import Listing, Position, attempt_file, candidates
+from everstep.train.mirror import Lost, Mirror
+from everstep.train.stores import Refusal, Unavailable
+
+
+class Hydration:
+    """The records of all attempts, and the newest checkpoint that is whole, if it is not in the folder.
+
+    Args:
+        gang: all ranks.
+        folder, mirror: this rank's.
+        keeps_folder: this rank is the one that keeps this folder.
+    """
+
+    def __init__(self, gang: Gang, folder: Folder, mirror: Mirror, keeps_folder: bool) -> None:
+        self._gang = gang
+        self._folder = folder
+        self._mirror = mirror
+        self._keeps_folder = keeps_folder
+
+    def run(self, here: Listing, attempt: int | None, wanted: Position | None) -> str:
+        """Bring it.
+
+        Args:
+            here: what all folders together have.
+            attempt: the number of the attempt that is to begin, None for the next free one.
+            wanted: the checkpoint to begin from, None for the newest.
+
+        Returns:
+            What went wrong, for a warning; "" if nothing did.
+
+        Raises:
+            Lost: nothing is in the folder, and the mirror, which may have it, cannot be read.
+        """
+        there = self._look(here, attempt)
+        if isinstance(there, str):
+            if not here.manifests:
+                raise Lost(there)
+            return there
+        everything = Listing(
+            {**there.records, **here.records}, here.manifests | there.manifests, there.marks, there.claims
+        )
+        problems = []
+        self._adopt_records(there, here)
+        for position in [wanted] if wanted is not None else candidates(everything):
+            if position in here.manifests or position not in there.manifests:
+                break
+            problem = self._bring(position)
+            if not problem:
+                break
+            problems.append(f"checkpoint {position} did not come from the mirror: {problem}")
+        return "; ".join(problems)
+
+    def _look(self, here: Listing, attempt: int | None) -> Listing | str:
+        """What the mirror has, the same on all ranks, or why that is not known."""
+        found: Listing | str = ""
+        if self._gang.rank == 0:
+            try:
+                there = self._mirror.listing()
+                if there.manifests:
+                    together = Listing(
+                        {**there.records, **here.records}, here.manifests | there.manifests, {}, there.claims
+                    )
+                    there = self._mirror.listing(claim=together.next_attempt() if attempt is None else attempt)
+                found = there
+            except Lost as error:
+                found = str(error)
+        told: Listing | str = self._gang.tell(found)
+        return told
+
+    def _adopt_records(self, there: Listing, here: Listing) -> None:
+        problem = ""
+        if self._keeps_folder:
+            try:
+                for number, content in self._mirror.records(there, self._folder.listing().records).items():
+                    self._folder.adopt(attempt_file(number), content)
+            except (Unavailable, Refusal, OSError) as error:
+                problem = f"{self._mirror.where}: {error}"
+        problems = [text for text in self._gang.gather(problem) if text]
+        if problems:
+            raise Lost(problems[0])
+
+    def _bring(self, position: Position) -> str:
+        """All shards, each by its rank, then the manifest; what went wrong, the same on all ranks."""
+        problems = [text for text in self._gang.gather(self._mirror.fetch(position, self._gang.rank)) if text]
+        if not problems:
+            problem = ""
+            if self._keeps_folder:
+                try:
+                    self._folder.adopt(f"{position.folder}/{MANIFEST}", self._mirror.manifest(position))
+                except (Unavailable, Refusal, OSError) as error:
+                    problem = str(error)
+            problems = [text for text in self._gang.gather(problem) if text]
+        if problems and self._keeps_folder:
+            self._folder.discard(position)
+        return problems[0] if problems else ""
