@@ -24,7 +24,8 @@ from everstep.train.script.batches import Batches, adopt
 from everstep.train.script.glance import Draws, glance
 
 _PLAIN = {
-    *(type(iter(kind())) for kind in (list, tuple, str, dict, set, bytes, bytearray, range, collections.deque)),
+    *(type(iter(kind())) for kind in (list, tuple, str, dict, set, bytes, bytearray, collections.deque)),
+    type(iter(range(0))),
     type(iter({}.values())),
     type(iter({}.items())),
     type(reversed([])),

@@ -1,0 +1,61 @@
+"""What the script writes: its standard output and its files, put back at the safe point to what they were at the save.
+
+Standard output: see `stdout`. Files: `watch` sees each file before it is first changed, `journal` keeps what it was
+then over all relaunches, `aside` moves what the run had written out of the way before the script starts again, so that
+its setup sees the world of its first start, and `files` puts everything back at the safe point. Whatever the script
+writes during the replay does not survive.
+
+Seen are files that Python opens, renames, removes or truncates, in this process and in its forked children (loader
+workers), and those of ``torch.save`` and ``torch.jit.save``. **Not seen** are files written by programs that the script
+starts and by C libraries (HDF5, sqlite, safetensors): where they lie in a folder that the run made they are kept as
+they were at the crash, and reading one that changed after the save is refused; elsewhere they are not touched at all.
+A big file (over 1 MiB) that was written otherwise than at its end after the save cannot be put back: it is *tainted*,
+and reading it before it is written anew ends the process with code 76.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from everstep.train.script.output.files import Files
+from everstep.train.script.output.handles import file_state, restore_file
+from everstep.train.script.output.stdout import Stdout
+
+__all__ = ["Output", "file_state", "restore_file"]
+
+
+class Output:
+    """All that one rank writes.
+
+    Args:
+        folder: the checkpoint folder; holds ``stdout-RANK.log``, ``files-RANK.jsonl`` and what is put aside.
+        rank: of this process.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._stdout = Stdout(folder, rank)
+        self._files = Files(folder, rank)
+
+    def begin(self, replaying: dict[str, Any] | None) -> None:
+        """Before the script starts: with what `position` gave at the save that it goes on from, or None.
+
+        Its files are those of its first start. With a save, standard output is muted until `restored`.
+        """
+        self._files.begin(None if replaying is None else replaying["files"])
+        self._stdout.begin(None if replaying is None else replaying["stdout"])
+
+    def position(self) -> dict[str, Any]:
+        """At a save: everything is flushed; where the output is. Picklable."""
+        return {"stdout": self._stdout.position(), "files": self._files.position()}
+
+    def restored(self, saved: dict[str, Any]) -> None:
+        """At the safe point: the files and the log are those of the save; what is written from now on counts."""
+        self._stdout.drop()
+        self._files.restored(saved["files"])
+        self._stdout.restored(saved["stdout"])
+
+    def end(self) -> None:
+        """Nothing more is watched; standard output is the process's own again. For tests."""
+        self._files.end()
+        self._stdout.end()

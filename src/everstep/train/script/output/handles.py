@@ -1,0 +1,183 @@
+"""Files that are open in this process: found, flushed, described and brought to a saved offset."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import io
+import os
+import re
+import stat
+from collections.abc import Container
+from typing import Any
+
+_TOP = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+
+
+class NotSavable(Exception):
+    """The state of an open file cannot be saved; the text says why."""
+
+
+def written_fds(paths: Container[str]) -> dict[int, str]:
+    """File descriptors of this process that are open for writing on ``paths``."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink(f"/proc/self/fd/{name}")
+            if path in paths and fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+                found[int(name)] = path
+        except OSError:
+            continue
+    return found
+
+
+def file_objects(fds: Container[int]) -> list[Any]:
+    """The file objects over these descriptors, those with a text layer first."""
+    found = []
+    for thing in gc.get_objects():
+        # Not isinstance: it would ask proxies for their __class__.
+        if issubclass(type(thing), _TOP):
+            try:
+                if not thing.closed and thing.fileno() in fds:
+                    found.append(thing)
+            except (ValueError, OSError):
+                continue
+    return sorted(found, key=lambda file: not isinstance(file, io.TextIOWrapper))
+
+
+def flush(fds: Container[int]) -> None:
+    """Write out what file objects over ``fds`` hold back."""
+    for file in file_objects(fds) if fds else ():
+        if file.writable():
+            file.flush()
+
+
+def describe(fds: dict[int, str]) -> list[dict[str, Any]]:
+    """Path, offset and whether it only appends, of descriptors by number."""
+    return [
+        {
+            "path": path,
+            "offset": os.lseek(fd, 0, os.SEEK_CUR),
+            "appends": bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND),
+        }
+        for fd, path in sorted(fds.items())
+    ]
+
+
+def shape(path: str) -> str:
+    """A path without the numbers in it: equal for files that a time or a process number is part of."""
+    return re.sub(r"\d+", "#", path)
+
+
+def rejoin(fds: dict[int, str], saved: list[dict[str, Any]]) -> None:
+    """Let handles that the replay's setup opened write where those of the save wrote.
+
+    A handle belongs to the saved one of the same path. One whose file has another name now, because a time or a process
+    number is part of it, gets the file of the saved handle, if only one of that shape was open.
+    """
+    for fd, path in fds.items():
+        of_path = [handle for handle in saved if handle["path"] == path]
+        if len(of_path) == 1:
+            _seek(fd, of_path[0]["offset"])
+            continue
+        alike = [handle for handle in saved if shape(handle["path"]) == shape(path)]
+        here = [other for other in fds.values() if shape(other) == shape(path)]
+        if not of_path and len(alike) == len(here) == 1 and os.path.exists(alike[0]["path"]):
+            _exchange(fd, alike[0])
+
+
+def _seek(fd: int, offset: int) -> None:
+    for file in file_objects({fd}):
+        # Through the object where there is one: it keeps an idea of the offset.
+        if isinstance(file, io.TextIOWrapper):
+            file.flush()
+            file.buffer.seek(offset)
+        else:
+            file.seek(offset)
+        return
+    os.lseek(fd, offset, os.SEEK_SET)
+
+
+def _exchange(fd: int, saved: dict[str, Any]) -> None:
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    other = os.open(saved["path"], flags & (os.O_ACCMODE | os.O_APPEND) | os.O_CLOEXEC)
+    try:
+        os.dup2(other, fd, inheritable=False)
+    finally:
+        os.close(other)
+    _seek(fd, saved["offset"])
+
+
+# --- for the object graph ---------------------------------------------------------------------------------------------
+
+
+def file_state(file: Any) -> dict[str, Any]:
+    """What makes an open regular file of this process: for `restore_file`. Flushes it.
+
+    Raises:
+        NotSavable: a pipe, a terminal, a file that was deleted, a compressed stream, one in the middle of ``for line``.
+    """
+    if not isinstance(file, (*_TOP, io.BufferedReader)):
+        raise NotSavable(f"a {type(file).__qualname__} keeps state of its own")
+    if file.closed:
+        return {"closed": True}
+    try:
+        fd = file.fileno()
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        regular = stat.S_ISREG(os.fstat(fd).st_mode)
+    except (OSError, ValueError) as error:
+        raise NotSavable(f"it is not a file of this machine: {error}") from None
+    if not regular or not os.path.exists(path):
+        raise NotSavable("it is not a regular file with a name")
+    try:
+        if file.writable():
+            file.flush()
+        offset = file.tell()
+    except OSError as error:
+        raise NotSavable(f"its position cannot be told: {error}") from None
+    return {"closed": False, "path": path, "mode": _mode(file), "offset": offset, **_text_settings(file)}
+
+
+def restore_file(file: Any, saved: dict[str, Any]) -> Any:
+    """``file``, or a new file object if it is None or over another file, as `file_state` saved it.
+
+    Raises:
+        OSError: the file is not there.
+    """
+    if saved["closed"]:
+        if file is not None:
+            file.close()
+        return file
+    if file is None or file.closed or not _is_over(file, saved["path"]):
+        # "w" would empty it.
+        mode = saved["mode"].replace("w", "r+").replace("x", "r+").replace("++", "+")
+        text = {key: saved[key] for key in ("encoding", "errors", "newline") if key in saved}
+        file = open(saved["path"], mode, **text)  # noqa: SIM115  # the script closes it
+    elif file.writable():
+        file.flush()
+    file.seek(saved["offset"])
+    return file
+
+
+def _is_over(file: Any, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except (OSError, ValueError):
+        return False
+
+
+def _mode(file: Any) -> str:
+    """As `open` wants it."""
+    raw = file
+    while not isinstance(raw, io.FileIO):
+        raw = raw.buffer if isinstance(raw, io.TextIOWrapper) else raw.raw
+    mode = str(raw.mode)
+    return mode.replace("b", "") if isinstance(file, io.TextIOWrapper) else mode
+
+
+def _text_settings(file: Any) -> dict[str, Any]:
+    if not isinstance(file, io.TextIOWrapper):
+        return {}
+    # What was given as ``newline`` cannot be asked for; what was seen in reading can. Writing leaves "\n" as it is.
+    newline = file.newlines if isinstance(file.newlines, str) else None
+    return {"encoding": file.encoding, "errors": file.errors, "newline": newline}

@@ -1,0 +1,176 @@
+"""Sees every file before this process changes it or reads it: an audit hook, and a word before ``torch.save``.
+
+Audit hooks cannot be taken back; there is one per process, which passes on to whoever listens (`listen`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Listener(Protocol):
+    """Told before it happens, with real paths."""
+
+    def changes(self, path: str, how: str) -> None:
+        """``how``: ``write`` (from empty), ``append``, ``update`` (in place), ``replace`` (by another file),
+        ``remove``, ``folder`` (made)."""
+
+    def reads(self, path: str) -> None:
+        """The contents are about to be read; the path is as the program gave it."""
+
+    def moves(self, source: str, target: str) -> None:
+        """A file or folder gets another name."""
+
+
+_listener: Listener | None = None
+_hooked = False
+_busy = threading.local()
+
+
+def listen(listener: Listener | None) -> None:
+    """Let ``listener`` be told from now on; None for nobody."""
+    global _listener, _hooked
+    _listener = listener
+    if not _hooked:
+        _hooked = True
+        sys.addaudithook(_hook)
+    _announce_torch(listener is not None)
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    handle = _EVENTS.get(event)
+    if handle is None or _listener is None:
+        return
+    if getattr(_busy, "now", False):  # what the listener itself opens
+        return
+    _busy.now = True
+    try:
+        handle(_listener, *arguments)
+    finally:
+        _busy.now = False
+
+
+def _open(listener: Listener, path: Any, mode: Any, flags: Any) -> None:
+    if isinstance(path, int) or path is None or not isinstance(flags, int):
+        return
+    if not flags & (os.O_WRONLY | os.O_RDWR):
+        listener.reads(os.fsdecode(path))
+        return
+    text = _text(path)
+    if text is None:
+        return
+    if flags & os.O_TRUNC or (flags & os.O_CREAT and flags & os.O_EXCL):
+        listener.changes(text, "write")
+    else:
+        listener.changes(text, "append" if flags & os.O_APPEND else "update")
+
+
+def _rename(listener: Listener, source: Any, target: Any, *folders: Any) -> None:
+    one, other = _name(source), _name(target)
+    if one is not None and other is not None:
+        listener.moves(one, other)
+
+
+def _made(listener: Listener, source: Any, target: Any, *folders: Any) -> None:
+    text = _name(target)
+    if text is not None:
+        listener.changes(text, "write")
+
+
+def _remove(listener: Listener, path: Any, *folders: Any) -> None:
+    text = _name(path)
+    if text is not None:
+        listener.changes(text, "remove")
+
+
+def _truncate(listener: Listener, path: Any, length: Any) -> None:
+    text = _of_fd(path) if isinstance(path, int) else _text(path)
+    if text is not None:
+        listener.changes(text, "update")
+
+
+def _mkdir(listener: Listener, path: Any, *more: Any) -> None:
+    text = _text(path)
+    if text is not None:
+        listener.changes(text, "folder")
+
+
+def _mmap(listener: Listener, fd: Any, length: Any, access: Any, *more: Any) -> None:
+    text = _of_fd(fd)
+    if text is not None and access != 1:  # not ACCESS_READ
+        listener.changes(text, "update")
+
+
+def _sqlite(listener: Listener, database: Any, *more: Any) -> None:
+    text = _text(database)
+    if text is not None and text != ":memory:" and not text.startswith("file:"):
+        listener.changes(text, "update")
+
+
+_EVENTS: dict[str, Callable[..., None]] = {
+    "open": _open,
+    "os.rename": _rename,
+    "os.link": _made,
+    "os.symlink": _made,
+    "os.remove": _remove,
+    "os.rmdir": _remove,
+    "os.truncate": _truncate,
+    "os.mkdir": _mkdir,
+    "mmap.__new__": _mmap,
+    "sqlite3.connect": _sqlite,
+}
+
+
+def _text(path: Any) -> str | None:
+    """The path, unless it is an open file's number."""
+    if isinstance(path, int) or path is None:
+        return None
+    try:
+        return os.path.realpath(os.fsdecode(path))
+    except (TypeError, ValueError, OSError):
+        return None
+
+
+def _name(path: Any) -> str | None:
+    """As `_text`, but a link is itself, not what it points to."""
+    try:
+        folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+        return os.path.join(os.path.realpath(folder), name)
+    except (TypeError, ValueError, OSError):
+        return None
+
+
+def _of_fd(fd: Any) -> str | None:
+    try:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return None
+    return path if path.startswith("/") else None
+
+
+# --- torch ------------------------------------------------------------------------------------------------------------
+
+_writers = {(torch, "save"): torch.save, (torch.jit, "save"): torch.jit.save}
+
+
+def _announce_torch(on: bool) -> None:
+    """``torch.save`` writes in C++, which no audit hook sees."""
+    for (module, name), plain in _writers.items():
+        setattr(module, name, _announcing(plain) if on else plain)
+
+
+def _announcing(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def save(thing: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(f, (str, os.PathLike)):
+            _hook("open", (f, "wb", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+        return plain(thing, f, *args, **kwargs)
+
+    return save
