@@ -11,6 +11,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from everstep.agent.shimming import LIBRARY
+
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = "import sys\nfrom everstep.agent.__main__ import main\nsys.exit(main())\n"
 
@@ -47,6 +49,11 @@ def _contents() -> dict[str, bytes]:
     for source in (package / "agent").rglob("*.py"):
         if source.name != Path(__file__).name:
             found["everstep/" + source.relative_to(package).as_posix()] = source.read_bytes()
+    # Passengers: never imported by the agent, written out for the user's Python.
+    for part in LIBRARY:
+        path = package.parent / part
+        for source in path.rglob("*.py") if path.is_dir() else [path]:
+            found[source.relative_to(package.parent).as_posix()] = source.read_bytes()
     return found
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep.agent import shimming
 from everstep.agent.orders import Orders
 from everstep.agent.settings import BOOT_NAMES
 from everstep.agent.supervisor import ENV_MARK
@@ -28,6 +29,8 @@ class Node:
     workdir: Path
     checkpoints: Path
     mark: str
+    shim: Path | None = None
+    """Where the start-up shim is installed."""
 
 
 def base(node: Node, inherited: Mapping[str, str], orders: Orders) -> dict[str, str]:
@@ -53,6 +56,7 @@ def base(node: Node, inherited: Mapping[str, str], orders: Orders) -> dict[str, 
         hs.ENV_CHECKPOINT_SHARED: "1" if orders.spec.checkpoint_shared else "0",
         hs.ENV_CHECKPOINT_EVERY: orders.spec.checkpoint_every,
         hs.ENV_CHECKPOINT_KEEP: str(orders.spec.checkpoint_keep),
+        hs.ENV_CHECKPOINT_MODE: orders.spec.checkpoint_mode,
         ENV_MARK: node.mark,
     }
     for name in ("NODE_RANK", "NODE_IPS", "NUM_NODES", "NUM_GPUS_PER_NODE", "TASK_ID"):
@@ -89,6 +93,7 @@ def run(node: Node, inherited: Mapping[str, str], orders: Orders, *, reports: Pa
             "PET_NPROC_PER_NODE": str(ranks),
         }
     )
+    env.update(shimming.variables(node.shim, orders.spec.checkpoint_mode, env))
     return env
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import IO
 
-from everstep.agent import joining, notices
+from everstep.agent import joining, notices, shimming
 from everstep.agent.clock import Clock
 from everstep.agent.conductor import Conductor
 from everstep.agent.context import Context
@@ -69,6 +69,7 @@ class Agent:
             workdir=self._settings.workdir,
             checkpoints=self._settings.checkpoints,
             mark=self._supervisor.mark,
+            shim=shimming.install(self._settings.state / "shim"),
         )
         if known is None:
             known = self._join(node, listener)

@@ -82,12 +82,13 @@ def _still_true(word: dict[str, Any], path: str, source: bytes) -> bool:
 
 
 def _stand_by() -> None:
-    told = os.environ.pop("EVERSTEP_STANDBY")
+    told = os.environ["EVERSTEP_STANDBY"]
     _step_aside()
     if told == "probe":
         os._exit(PROBED)
     number, path = told.split(":", 1)
     _real_sitecustomize()
+    del os.environ["EVERSTEP_STANDBY"]
     source, ready = b"", True
     try:
         source, names = _first_imports(path)
@@ -111,6 +112,21 @@ def _stand_by() -> None:
     for name in word["unset"]:
         os.environ.pop(name, None)
     os.environ.update(word["set"])
+    if "EVERSTEP_SHIM" in os.environ:
+        _look_now()
+
+
+def _look_now() -> None:
+    """What the start-up shim put off while we waited: the script may be one that it runs in another way."""
+    from importlib import import_module
+
+    hook = os.path.join(os.environ["EVERSTEP_SHIM"], "hook")
+    sys.path.insert(0, hook)
+    try:
+        import_module("everstep_shim.act").act()
+    except Exception as error:
+        print(f"everstep: not resumed automatically ({type(error).__name__}: {error})", file=sys.stderr, flush=True)
+    sys.path.remove(hook)
 
 
 def _real_sitecustomize() -> None:

@@ -1,0 +1,114 @@
+"""Decides about the process that starts here, and has its script run under ``everstep.train.run`` where that is due."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from . import ledger
+from .command import Command, file_of, foreign_roots, is_users, read
+from .look import look
+
+ENV_SHIM = "EVERSTEP_SHIM"
+"""The folder with ``hook`` and ``library``; where it is not set nothing happens."""
+ENV_PID = "EVERSTEP_SHIM_PID"
+"""The process that runs a script under the runner: not started anew a second time, nor is anything below it."""
+ENV_LEDGER = "EVERSTEP_SHIM_LEDGER"
+"""From the process that starts the runner to the runner: where to note that the script came to its end."""
+
+_OLDEST = (3, 10)
+
+
+def act() -> None:
+    """Look at this process. Returns where its program shall run as it is; otherwise another program takes its place."""
+    env = os.environ
+    if env.get(ENV_PID) == str(os.getpid()):
+        _settle_in(env[ENV_SHIM])
+        return
+    mode = env.get("EVERSTEP_CHECKPOINT_MODE")
+    command = read(_argv())
+    if ENV_PID in env or command is None or mode not in ("auto", "script"):
+        return
+    if _takes_over(command, mode):
+        _start_runner(command)
+
+
+def _takes_over(command: Command, mode: str) -> bool:
+    """Whether a command of this interpreter is a training script for the runner; says why not where that matters."""
+    # What comes first on the path of modules is put there when all hooks are through.
+    first = os.getcwd() if command.is_module else os.path.dirname(os.path.realpath(command.target))
+    path = [first, *sys.path]
+    foreign = foreign_roots()
+    script = file_of(command, path)
+    if script is None or not is_users(script, foreign):
+        return False
+    roots = [one for one in path if one and is_users(os.path.join(one, "x"), foreign)]
+    why = why_not(script, roots, mode, foreign)
+    why = _unfit() if why == "" else why
+    if why:
+        _say(f"{os.path.basename(script)} is not resumed automatically: {why}")
+    return why == ""
+
+
+def why_not(script: str, roots: Sequence[str], mode: str, foreign: tuple[str, ...]) -> str | None:
+    """Why a script is left alone: a reason for people, None if there is nothing to say, "" if it is not."""
+    if mode == "auto":
+        found = look(script, roots, foreign)
+        if found.library or found.launches or not found.torch:
+            return None
+        if found.framework:
+            return (
+                f"its loop is in the hands of {found.framework}, which everstep does not resume yet; killed, it starts "
+                "from the beginning unless it loads checkpoints of its own. To try all the same: checkpoint.mode: script"
+            )
+    return ""
+
+
+def _unfit() -> str:
+    """Why this Python cannot run scripts in our way; "" if it can."""
+    from importlib import util
+
+    if sys.version_info < _OLDEST:
+        return f"this Python is {sys.version_info[0]}.{sys.version_info[1]}, at least 3.10 is needed"
+    if util.find_spec("torch") is None:
+        return "this Python has no torch"
+    return ""
+
+
+def _start_runner(command: Command) -> None:
+    folder = os.environ[ENV_SHIM]
+    entry = ledger.begin(command, os.environ)
+    argv = [sys.executable, *command.options, os.path.join(folder, "hook", "everstep_shim", "launch.py")]
+    argv += ["--dir", entry.folder, *(["-m"] if command.is_module else []), command.target, *command.arguments]
+    env = {**os.environ, ENV_PID: str(os.getpid()), ENV_LEDGER: entry.file}
+    # The order of sets of strings depends on it: it must be the same in every attempt.
+    env.setdefault("PYTHONHASHSEED", "0")
+    os.execve(sys.executable, argv, env)
+
+
+def _settle_in(folder: str) -> None:
+    """In the runner's process: everstep becomes importable, the hook disappears from what the script can see."""
+    hook = os.path.join(folder, "hook")
+    own = [place for place, entry in enumerate(sys.path) if entry == hook]
+    sys.path.insert(own[0] if own else 0, os.path.join(folder, "library"))
+    left = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != hook]
+    os.environ.pop("PYTHONPATH", None)
+    if left:
+        os.environ["PYTHONPATH"] = os.pathsep.join(left)
+    ledger.end_with_process(os.environ.pop(ENV_LEDGER, ""))
+
+
+def _argv() -> Sequence[str]:
+    """How this interpreter was started, its own options included."""
+    known: Sequence[str] | None = getattr(sys, "orig_argv", None)  # from Python 3.10 on
+    if known is not None:
+        return known
+    with open("/proc/self/cmdline", "rb") as file:
+        return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+
+
+def _say(text: str) -> None:
+    """One line in the log; the first of several ranks speaks for all."""
+    if os.environ.get("RANK", "0") in ("", "0"):
+        print(f"everstep: {text}", file=sys.stderr, flush=True)
