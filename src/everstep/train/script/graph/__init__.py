@@ -15,14 +15,19 @@ from everstep.train.script.graph import (
     kinds_live,
     kinds_objects,
     kinds_tensors,
+    kinds_wrapped,
 )
-from everstep.train.script.graph.capture import capture
+from everstep.train.script.graph.capture import capture, setup_digests
+from everstep.train.script.graph.compare import difference, digest
 from everstep.train.script.graph.fill import restore
+from everstep.train.script.graph.kinds import Hopeless
+from everstep.train.script.graph.kinds_registered import register
 from everstep.train.script.graph.poison import Poison, Poisoned, refuse_with
 from everstep.train.script.graph.records import Captured, Problem, Restored, Settings, Space, Unrestorable
 
 # The order counts: of the rules that apply to a type, the first one is taken.
 kinds_live.install()
+kinds_wrapped.install()
 kinds_tensors.install()
 kinds_code.install()
 kinds_containers.install()
@@ -33,6 +38,7 @@ kinds_objects.install()
 
 __all__ = [
     "Captured",
+    "Hopeless",
     "Poison",
     "Poisoned",
     "Problem",
@@ -41,6 +47,10 @@ __all__ = [
     "Space",
     "Unrestorable",
     "capture",
+    "difference",
+    "digest",
     "refuse_with",
+    "register",
     "restore",
+    "setup_digests",
 ]

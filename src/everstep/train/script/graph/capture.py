@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +23,33 @@ def capture(spaces: Sequence[Space], settings: Settings | None = None) -> Captur
     What cannot be rebuilt is in ``problems``, and `restore` puts a `Poison` in its place; nothing is left out silently.
     Memory is copied once, however many tensors share it.
     """
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+    with undisturbed():
         return _Walk(settings or Settings(), spaces).run(spaces)
+
+
+def setup_digests(spaces: Sequence[Space], settings: Settings | None = None) -> dict[tuple[str, int, int], str]:
+    """Digests of the large memory that the spaces reach, for ``Settings.made_by_setup``.
+
+    To be called once, when the setup of the script is over and no step was done; costs one pass over that memory.
+    """
+    settings = settings or Settings()
+    with undisturbed():
+        walk = _Walk(settings, spaces)
+        walk.go(spaces)
+        return walk.memory.digests(settings.large_bytes)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """No gradients, no ``__torch_function__`` of the user's, no collections in between (they cost half of the time)."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class _Walk:
@@ -44,6 +71,14 @@ class _Walk:
         return module is not None and (module in self._modules or self.settings.is_user(module))
 
     def run(self, spaces: Sequence[Space]) -> Captured:
+        self.go(spaces)
+        captured = self._captured
+        self.memory.copy_into(captured, self.settings)
+        captured.problems = [Problem(path_of(captured, number), what, why) for number, what, why in self._hopeless]
+        return captured
+
+    def go(self, spaces: Sequence[Space]) -> None:
+        """Take everything apart, and claim its memory."""
         captured = self._captured
         for space in spaces:
             names = [name for name in space.values if not is_dunder(name)]
@@ -51,9 +86,6 @@ class _Walk:
         for number, thing in enumerate(self._things):
             captured.nodes.append(self._node(number, thing))
         self._mark_attribute_dicts()
-        self.memory.copy_into(captured, self.settings)
-        captured.problems = [Problem(path_of(captured, number), what, why) for number, what, why in self._hopeless]
-        return captured
 
     def _node(self, number: int, thing: object) -> tuple[str, Any, list[Any]]:
         singleton = self._singletons.get(id(thing))

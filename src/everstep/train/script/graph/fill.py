@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
-
+from everstep.train.script.graph.capture import undisturbed
 from everstep.train.script.graph.kinds import Hopeless, Kind, by_name
 from everstep.train.script.graph.memory import Targets
 from everstep.train.script.graph.pair import Pairing
@@ -14,6 +13,7 @@ from everstep.train.script.graph.paths import path_of
 from everstep.train.script.graph.poison import Poison
 from everstep.train.script.graph.records import INLINE, MISSING, Captured, Restored, Space, Unrestorable, is_dunder
 
+_LATE = object()
 _HASHING = frozenset({"dict", "OrderedDict", "defaultdict", "set", "derived dict", "derived OrderedDict"})
 _HASHING |= {"derived defaultdict", "derived set", "weak container"}
 
@@ -28,7 +28,7 @@ def restore(captured: Captured, spaces: Sequence[Space]) -> list[Restored]:
     Raises:
         Unrestorable: nothing may go on; objects may have been changed in part.
     """
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+    with undisturbed():
         filled = _Fill(captured, Pairing(captured, spaces))
         filled.run()
     fresh = {space.key: space.values for space in spaces}
@@ -50,6 +50,7 @@ class _Fill:
         self._pairing = pairing
         self._built: list[Any] = [MISSING] * len(captured.nodes)
         self._filled: set[int] = set()
+        self._late_now = False
 
     def value(self, code: Any) -> Any:
         """The object or value that a reference stands for."""
@@ -65,15 +66,44 @@ class _Fill:
             partner = self._pairing.partners[number]
             if partner is not MISSING and (not kind.whole or number in self._pairing.found):
                 self._built[number] = partner
-        for number in range(len(self._nodes)):
+        everything = range(len(self._nodes))
+        self._make(everything)
+        self.memory.write()
+        self._fill_all(everything, kinds_of)
+        late = [number for number in everything if self._built[number] is _LATE]
+        if late:
+            self._second_round(late, kinds_of)
+        for number in everything:
+            if kinds_of[number].late:
+                self._fill(number)
+
+    def _second_round(self, late: list[int], kinds_of: list[Kind]) -> None:
+        """What is made when all else is restored, and what was written before without it."""
+        self._late_now = True
+        for number in late:
+            self._built[number] = MISSING
+        self._make(late)
+        waiting = set(late)
+        again = [number for number in range(len(self._nodes)) if self._refers_to(number, waiting)]
+        self._filled -= set(again)
+        self._filled |= {number for number in late if kinds_of[number].late}
+        self._fill_all([*again, *late], kinds_of)
+
+    def _refers_to(self, number: int, others: set[int]) -> bool:
+        return any(type(code) is int and code in others for code in self._nodes[number][2])
+
+    def _make(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
             if self._built[number] is MISSING:
                 self._make_with_needs(number)
-        self.memory.write()
+
+    def _fill_all(self, numbers: Iterable[int], kinds_of: list[Kind]) -> None:
+        """What hashes its parts, or gives them to code, is filled after the rest, from the leaves up."""
         last: list[int] = []
-        for number, (name, _, _) in enumerate(self._nodes):
-            if name in _HASHING or kinds_of[number].calls:
+        for number in numbers:
+            if self._nodes[number][0] in _HASHING or kinds_of[number].calls:
                 last.append(number)
-            else:
+            elif not kinds_of[number].late:
                 self._fill(number)
         for number in reversed(last):
             self._fill(number)
@@ -133,9 +163,13 @@ class _Fill:
     def _made(self, number: int) -> Any:
         name, extra, references = self._nodes[number]
         kind = by_name(name)
+        if kind.late and not self._late_now:
+            return _LATE
         if name == "attributes":
             return vars(self._built[references[0]])
         needed = [self.value(code) for code in kind.first(extra, references)]
+        if any(part is _LATE for part in needed):
+            return _LATE
         if kind.whole and self._stays(number, kind, needed):
             return self._pairing.partners[number]
         poison = next((part for part in needed if type(part) is Poison), None)
@@ -155,14 +189,14 @@ class _Fill:
 
     def _stays(self, number: int, kind: Kind, needed: list[Any]) -> bool:
         """Whether a partner that is made at once would be made of the very same parts."""
-        parts = self._pairing.aligned.get(number)
-        if self._pairing.partners[number] is MISSING or parts is None or len(parts) < len(needed):
+        partner, parts = self._pairing.partners[number], self._pairing.aligned.get(number)
+        if partner is MISSING or parts is None or len(parts) < len(needed):
             return False
-        references = self._nodes[number][2]
-        if kind.name == "reduced" and not all(
-            type(code) is not int or code in self._pairing.found for code in references
-        ):
-            return False
+        if kind.name == "reduced" and type(partner).__name__ not in _PLACED_ITERATORS:
+            # Its parts may be copies that it made of itself to be taken apart: only names are sure to be parts of it.
+            references = self._nodes[number][2]
+            if any(type(code) is int and code not in self._pairing.found for code in references):
+                return False
         return all(_same(*pair) for pair in zip(needed, parts, strict=False))
 
     def _poison(self, number: int, why: str) -> Poison:
@@ -174,15 +208,21 @@ class _Fill:
 
     def _fill(self, number: int) -> None:
         thing = self._built[number]
-        if number in self._filled or type(thing) is Poison:
+        if number in self._filled or type(thing) is Poison or thing is _LATE:
+            return
+        name, extra, references = self._nodes[number]
+        if by_name(name).calls and any(self.value(code) is _LATE for code in references):
             return
         self._filled.add(number)
-        name, extra, references = self._nodes[number]
         try:
             by_name(name).fill(thing, extra, references, self)
         except Exception as error:
             where = path_of(self._captured, number)
             raise Unrestorable(f"{where} cannot be written: {type(error).__name__}: {error}") from error
+
+
+# Their arguments are the objects that they go over, and `__setstate__` puts them to any place.
+_PLACED_ITERATORS = frozenset({"list_iterator", "tuple_iterator", "range_iterator", "bytes_iterator"})
 
 
 def _same(value: Any, part: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from everstep.train.script.graph.records import MISSING, Settings
 
 if TYPE_CHECKING:
-    from everstep.train.script.graph.memory import Claims, Targets
+    from everstep.train.script.graph.memory import Claims, Place, Targets
 
 # What an object is taken apart into: plain data that describes it, and the objects it refers to.
 Taken = tuple[Any, Sequence[object]]
@@ -44,11 +44,13 @@ class Kind:
         name: written into the save.
         whole: made from its parts at once and never written in place (a tuple); others are made empty and filled.
         calls: making it runs code with its parts, which must not be poison.
+        late: made and filled when everything else is.
     """
 
     name: ClassVar[str]
     whole: ClassVar[bool] = False
     calls: ClassVar[bool] = False
+    late: ClassVar[bool] = False
 
     def pick(self, thing: Any) -> Kind:
         """The kind for this very object, when its type alone does not tell."""
@@ -76,6 +78,10 @@ class Kind:
 
     def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
         """Write the saved state into it."""
+
+    def shown(self, extra: Any) -> tuple[Any, Place | None]:
+        """What of its plain data is equal in two processes, and the place of its bytes."""
+        return extra, None
 
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
         """How an access path goes on to the part at this position."""

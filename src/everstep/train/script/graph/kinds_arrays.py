@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,9 @@ class Layout:
     strides: tuple[int, ...]
     first: int
     writeable: bool
+
+
+_NOWHERE = Place(0, 0, 0)
 
 
 class _ArrayKind(Kind):
@@ -50,6 +53,10 @@ class _ArrayKind(Kind):
         form: Layout = extra
         same = (fresh.dtype, fresh.shape, fresh.strides) == (form.dtype, form.shape, form.strides)
         return [type(fresh)] if same and fresh.flags.writeable and form.writeable else None
+
+    def shown(self, extra: Any) -> tuple[Any, Place | None]:
+        form: Layout = extra
+        return replace(form, place=_NOWHERE), form.place
 
     def seat(self, extra: Any, fresh: Any, filling: Filling) -> bool:
         """Whether the partner can stay where it is: an array cannot be moved."""
@@ -123,34 +130,57 @@ class _MappedArrayKind(Kind):
 
 
 class _RandomStateKind(Kind):
-    """numpy's generators, old and new, and their bit generators: the state in place."""
+    """numpy's generators, old and new, and their bit generators: the state in place.
+
+    Parts: the state, the seed sequence (which counts its children), the old generator's own state, the bit generator.
+    """
 
     name = "numpy random"
+    calls = True
 
     def take(self, thing: Any, saving: Saving) -> Taken:
         bits = _bit_generator(thing)
         legacy = thing.get_state(legacy=False) if hasattr(thing, "get_state") else None
-        seed = getattr(bits, "seed_seq", None)
-        return (type(thing).__name__, type(bits).__name__, legacy), [_plain(bits.state), seed, *_shared_bits(thing)]
+        return _random_form(thing), [bits.state, getattr(bits, "seed_seq", None), legacy, *_shared_bits(thing)]
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
-        if (type(fresh).__name__, type(_bit_generator(fresh)).__name__) != extra[:2]:
+        if _random_form(fresh) != extra:
             return None
-        return [MISSING, getattr(_bit_generator(fresh), "seed_seq", MISSING), *_shared_bits(fresh)]
+        return [MISSING, getattr(_bit_generator(fresh), "seed_seq", MISSING), MISSING, *_shared_bits(fresh)]
 
     def first(self, extra: Any, refs: list[Any]) -> list[Any]:
-        return refs[2:]
+        return refs[3:] or refs[1:2]
 
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
-        numpy_random = sys.modules["numpy"].random
-        if len(refs) == 2:
-            return getattr(numpy_random, extra[1])(0)
-        return getattr(numpy_random, extra[0])(filling.value(refs[2]))
+        maker = getattr(sys.modules["numpy"].random, extra[1 if len(refs) == 3 else 0])
+        return maker(filling.value(refs[3] if len(refs) > 3 else refs[1]))
 
     def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
         _bit_generator(thing).state = filling.value(refs[0])
-        if extra[2] is not None:
-            thing.set_state(extra[2])
+        if refs[2] is not None:
+            thing.set_state(filling.value(refs[2]))
+
+    def step(self, extra: Any, refs: list[Any], position: int) -> str:
+        return (".state", ".seed_seq", ".state", ".bit_generator")[position]
+
+
+class _SeedKind(Kind):
+    """numpy's seed sequences: they count the children that they gave."""
+
+    name = "numpy seed"
+
+    def take(self, thing: Any, saving: Saving) -> Taken:
+        return (_seed_form(thing), thing.n_children_spawned), ()
+
+    def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
+        return () if _seed_form(fresh) == extra[0] and fresh.n_children_spawned <= extra[1] else None
+
+    def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
+        entropy, key, pool_size = extra[0]
+        return sys.modules["numpy"].random.SeedSequence(entropy, spawn_key=key, pool_size=pool_size)
+
+    def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
+        thing.spawn(extra[1] - thing.n_children_spawned)
 
 
 class _RandomKind(Kind):
@@ -218,14 +248,21 @@ def _bit_generator(thing: Any) -> Any:
     return getattr(thing, "_bit_generator", thing)
 
 
+def _random_form(thing: Any) -> tuple[Any, ...]:
+    bits = _bit_generator(thing)
+    return type(thing).__name__, type(bits).__name__, _seed_form(getattr(bits, "seed_seq", None))
+
+
+def _seed_form(seed: Any) -> Any:
+    if not hasattr(seed, "entropy"):
+        return None
+    entropy = seed.entropy
+    return entropy if isinstance(entropy, (int, type(None))) else tuple(entropy), tuple(seed.spawn_key), seed.pool_size
+
+
 def _shared_bits(thing: Any) -> list[Any]:
     bits = _bit_generator(thing)
     return [] if bits is thing else [bits]
-
-
-def _plain(state: Any) -> Any:
-    # The state is made anew at each call, with arrays in it.
-    return state
 
 
 def _is_numpy(*names: str) -> Any:
@@ -241,4 +278,5 @@ def install() -> None:
     kinds.add(_ObjectArrayKind())
     kinds.add(_MappedArrayKind())
     kinds.add(_RandomStateKind(), _is_numpy("Generator", "RandomState", "BitGenerator"))
+    kinds.add(_SeedKind(), _is_numpy("SeedSequence"))
     kinds.add(_RandomKind(), kinds.exactly(random.Random, random.SystemRandom))

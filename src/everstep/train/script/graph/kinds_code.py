@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import importlib
 import marshal
 import operator
@@ -14,6 +15,7 @@ from typing import Any
 from everstep.train.script.graph import kinds
 from everstep.train.script.graph.kinds import Filling, Hopeless, Kind, Saving, Taken
 from everstep.train.script.graph.kinds_containers import padded
+from everstep.train.script.graph.memory import Place
 from everstep.train.script.graph.records import MISSING, is_dunder
 from everstep.train.script.graph.state import getattr_dict
 
@@ -72,7 +74,7 @@ class _ClassKind(Kind):
         module, qualname = qualified(thing)
         findable = named(module, qualname) is thing
         if not saving.is_user(module) or issubclass(thing, enum.Enum):
-            return (module, qualname, findable, 0, ()), ()
+            return (module, qualname, findable, 0, None), ()
         bases = [base for base in thing.__bases__ if saving.is_user(base.__module__)]
         own = _own_attributes(thing)
         return (module, qualname, findable, len(bases), tuple(own)), [*bases, *own.values()]
@@ -84,14 +86,14 @@ class _ClassKind(Kind):
         if qualified(fresh) != extra[:2]:
             return None
         bases = [base for base in fresh.__bases__ if base.__module__ == extra[0]]
-        values = [fresh.__dict__.get(name, MISSING) for name in extra[4]]
+        values = [fresh.__dict__.get(name, MISSING) for name in extra[4] or ()]
         return [*padded(bases, extra[3]), *values]
 
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
         raise Hopeless("its class is made while the script runs, and was not made this time; define it at module level")
 
     def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
-        if not refs:
+        if extra[4] is None:
             return
         saved = dict(zip(extra[4], refs[extra[3] :], strict=True))
         for name in _own_attributes(thing):
@@ -139,7 +141,7 @@ class _FunctionKind(Kind):
         module, qualname = qualified(thing)
         findable = named(module, qualname) is thing
         if findable and not saving.is_user(module):
-            return (module, qualname, 0, None, None), ()
+            return (module, qualname, "", None, None), ()
         cells = thing.__closure__ or ()
         defaults, more = thing.__defaults__ or (), thing.__kwdefaults__ or {}
         attributes = getattr_dict(thing) or {}
@@ -148,20 +150,18 @@ class _FunctionKind(Kind):
         shape = (len(cells), len(defaults), tuple(more), tuple(attributes), home if known else None)
         code = None if findable else marshal.dumps(thing.__code__)
         parts = [*cells, *defaults, *more.values(), *attributes.values(), *(() if known else (thing.__globals__,))]
-        return (module, qualname, thing.__code__.co_firstlineno, code, shape), parts
+        return (module, qualname, _fingerprint(thing.__code__), code, shape), parts
 
     def find(self, extra: Any) -> object:
         return named(extra[0], extra[1]) if extra[3] is None else MISSING
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
-        module, qualname, line, code, shape = extra
+        module, qualname, fingerprint, _, shape = extra
         if not isinstance(fresh, types.FunctionType) or qualified(fresh) != (module, qualname):
             return None
         if shape is None:
             return ()
-        if fresh.__code__.co_firstlineno != line or len(fresh.__closure__ or ()) != shape[0]:
-            return None
-        if code is not None and marshal.dumps(fresh.__code__) != code:
+        if _fingerprint(fresh.__code__) != fingerprint or len(fresh.__closure__ or ()) != shape[0]:
             return None
         more, attributes = fresh.__kwdefaults__ or {}, getattr_dict(fresh) or {}
         return [
@@ -198,6 +198,10 @@ class _FunctionKind(Kind):
         attributes = thing.__dict__
         attributes.clear()
         attributes.update(zip(shape[3], values[len(shape[2]) :], strict=False))
+
+    def shown(self, extra: Any) -> tuple[Any, Place | None]:
+        module, qualname, fingerprint, code, shape = extra
+        return (module, qualname, fingerprint, code is None, shape), None
 
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
         cells, defaults, more, names, _ = extra[4]
@@ -282,31 +286,23 @@ class _BuiltinKind(Kind):
         return ".__self__"
 
 
-class _CompiledKind(Kind):
-    """What `torch.compile` made of a function or a module: stays, and what it was made of is restored in place."""
-
-    name = "compiled"
-
-    def take(self, thing: Any, saving: Saving) -> Taken:
-        return type(thing).__name__, [_original(thing)]
-
-    def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
-        original = _original(fresh)
-        return [original] if original is not None and type(fresh).__name__ == extra else None
-
-    def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
-        raise Hopeless("it was compiled in the middle of the script; call torch.compile before the training loop")
-
-    def step(self, extra: Any, refs: list[Any], position: int) -> str:
-        return "._orig_mod" if extra == "OptimizedModule" else "._torchdynamo_orig_callable"
+_FINGERPRINTS: dict[types.CodeType, str] = {}
 
 
-def _original(thing: Any) -> object:
-    modules = getattr_dict(thing) or {}
-    if "_torchdynamo_orig_callable" in modules:
-        found: object = modules["_torchdynamo_orig_callable"]
-        return found
-    return (modules.get("_modules") or {}).get("_orig_mod")
+def _fingerprint(code: types.CodeType) -> str:
+    """The same for the same place and text of a source, in whatever folder it lies."""
+    known = _FINGERPRINTS.get(code)
+    if known is None:
+        constants = [_constant(part) for part in code.co_consts]
+        text = repr((code.co_name, code.co_firstlineno, code.co_code, code.co_names, code.co_freevars, constants))
+        known = _FINGERPRINTS[code] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return known
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _fingerprint(value)
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
 def _own_attributes(cls: type) -> dict[str, object]:
@@ -350,4 +346,3 @@ def install() -> None:
     kinds.add(_MethodKind(), kinds.exactly(types.MethodType))
     kinds.add(_BuiltinKind(), kinds.exactly(*_BUILTIN_TYPES))
     kinds.add(_DescriptorKind(), kinds.exactly(property, staticmethod, classmethod))
-    kinds.add(_CompiledKind(), lambda cls: cls.__name__ == "OptimizedModule" and cls.__module__.startswith("torch."))

@@ -173,7 +173,7 @@ class _SetKind(Kind):
     name = "set"
 
     def take(self, thing: Any, saving: Saving) -> Taken:
-        return sys.getsizeof(thing), list(set.__iter__(thing))
+        return None, list(set.__iter__(thing))
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
         return [MISSING] * len(refs)

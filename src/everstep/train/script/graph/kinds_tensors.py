@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -102,6 +102,10 @@ class _TensorKind(Kind):
             if getattr(thing, name, None) is not value:
                 setattr(thing, name, value)
         state.write(thing, [filling.value(code) for code in refs[4:]])
+
+    def shown(self, extra: Any) -> tuple[Any, Place | None]:
+        form: Form = extra[0]
+        return (replace(form, place=None, offset=0), extra[1]), form.place
 
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
         state: State = extra[1]

@@ -78,6 +78,17 @@ class Claims:
         for number, start, length in arena_regions:
             captured.regions[number] = Region(len(captured.tensors) - 1 if arena else None, start, length, "cpu")
 
+    def digests(self, at_least_bytes: int) -> dict[tuple[str, int, int], str]:
+        """Digest of each piece of at least this size, by (device, address, bytes)."""
+        found = {}
+        for claims in self._merged():
+            first = self._claims[claims[0]]
+            length = max(self._claims[number].end for number in claims) - first.start
+            if length >= at_least_bytes:
+                data = raw(first.device, first.start, length, first.holder)
+                found[first.device, first.start, length] = digest_of(data.cpu())
+        return found
+
     def _merged(self) -> Iterable[list[int]]:
         """Claims that overlap (a tensor and an array over the same memory) belong together."""
         order = sorted(range(len(self._claims)), key=lambda n: (self._claims[n].device, self._claims[n].start))
@@ -123,13 +134,11 @@ def raw(device: str, address: int, length: int, holder: Any) -> torch.Tensor:
 
 def _copied(captured: Captured, settings: Settings, claim: _Claim, length: int) -> Region:
     data = raw(claim.device, claim.start, length, claim.holder)
-    digest = ""
-    if length >= settings.large_bytes and settings.made_by_setup:
-        digest = digest_of(data.cpu())
-        if digest in settings.made_by_setup:
-            return Region(None, 0, length, claim.device, digest)
+    known = settings.made_by_setup.get((claim.device, claim.start, length))
+    if known is not None and digest_of(data.cpu()) == known:
+        return Region(None, 0, length, claim.device, known)
     captured.tensors.append(data.clone() if claim.device == "cpu" else data.cpu())
-    return Region(len(captured.tensors) - 1, 0, length, claim.device, digest)
+    return Region(len(captured.tensors) - 1, 0, length, claim.device)
 
 
 @dataclass(frozen=True)
@@ -210,8 +219,7 @@ class Targets:
                 )
 
     def _locate(self, place: Place) -> tuple[int, int]:
-        number, begin = self._captured.claims[place.claim]
-        return number, place.offset - begin
+        return self._captured.located(place.claim, place.offset)
 
     def _reserve(self, device: str, start: int, end: int) -> bool:
         used = self._used.setdefault(device, [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,13 +55,13 @@ class Settings:
         is_user: tells by its name whether a module is the user's; the attributes of its classes and the defaults and
             attributes of its functions are state. Modules whose globals are a space are the user's anyway.
         large_bytes: memory of at least this size can be left out, see ``made_by_setup``.
-        made_by_setup: digests of large memory as the setup of the script had made it (`setup_digests`). What has the
-            same digest at a save is left out: the relaunch makes it again, and `restore` compares.
+        made_by_setup: digest of large memory by (device, address, bytes), as the setup of the script had made it
+            (`setup_digests`). What is the same at a save is left out: the relaunch makes it again, `restore` compares.
     """
 
     is_user: Callable[[str], bool] = _is_nobody
     large_bytes: int = 1 << 20
-    made_by_setup: frozenset[str] = frozenset()
+    made_by_setup: Mapping[tuple[str, int, int], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,11 @@ class Captured:
     regions: list[Region] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+
+    def located(self, claim: int, offset: int) -> tuple[int, int]:
+        """(number of the region, offset in it) of an offset in the storage of a claim."""
+        number, begin = self.claims[claim]
+        return number, offset - begin
 
     def region_bytes(self, region: Region) -> torch.Tensor:
         """The bytes of a region that was not left out (a view)."""
