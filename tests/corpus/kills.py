@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from tests.corpus.processes import Running
 
-Kind = Literal["clock", "output", "folder", "term"]
-KINDS: tuple[Kind, ...] = ("output", "folder", "term", "clock")
+Kind = Literal["output", "folder", "term", "clock", "early"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 #: How often a save is due; small numbers save at every step.
 CADENCES: tuple[tuple[str, str], ...] = (
@@ -22,18 +22,21 @@ CADENCES: tuple[tuple[str, str], ...] = (
     ("--every", "0.2s"),
 )
 GRACE_S = 5.0
-_EARLY = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a launch at `at`: seconds after its start (clock, term), bytes of its output, or changes of the folder."""
+    """When to end a launch.
+
+    ``at`` is in seconds after its first output (clock, term) or after its start (early), in bytes of its output, or in
+    changes of the checkpoint folder.
+    """
 
     kind: Kind
     at: float
 
     def __str__(self) -> str:
-        unit = {"clock": "s", "term": "s", "output": "bytes", "folder": "changes"}[self.kind]
+        unit = {"output": "bytes", "folder": "changes"}.get(self.kind, "s")
         return f"{self.kind} {self.at:.2f} {unit}" if unit == "s" else f"{self.kind} {self.at:.0f} {unit}"
 
 
@@ -55,9 +58,11 @@ class Plan:
 
 
 def draw(rng: random.Random, course: Course, count: int) -> Plan:
-    """`count` kills of all kinds, spread so that each launch gets on by about a share of the whole."""
-    first = rng.randrange(len(KINDS))
-    kinds = [KINDS[(first + i) % len(KINDS)] for i in range(count)]
+    """`count` kills of all kinds, spread so that each launch gets on by about a share of the whole.
+
+    One of them at least hangs on the output, and so cannot come too late.
+    """
+    kinds: list[Kind] = ["output", *(rng.choice(KINDS[1:]) for _ in range(count - 1))]
     rng.shuffle(kinds)
     return Plan(rng.choice(CADENCES), [_kill(rng, kind, course, count) for kind in kinds])
 
@@ -68,9 +73,9 @@ def _kill(rng: random.Random, kind: Kind, course: Course, count: int) -> Kill:
         return Kill(kind, max(1, round(share * course.printed)))
     if kind == "folder":
         return Kill(kind, rng.randrange(1, 60))
-    if kind == "clock" and rng.random() < _EARLY:
+    if kind == "early":
         return Kill(kind, rng.uniform(0.0, course.startup_s))
-    return Kill(kind, course.startup_s + share * (course.total_s - course.startup_s))
+    return Kill(kind, share * (course.total_s - course.startup_s))
 
 
 def moment(kill: Kill, folder: Path) -> Callable[[Running], bool]:
@@ -80,7 +85,22 @@ def moment(kill: Kill, folder: Path) -> Callable[[Running], bool]:
     if kill.kind == "folder":
         changes = _Changes(folder)
         return lambda running: changes.count() >= kill.at
-    return lambda running: running.age_s >= kill.at
+    if kill.kind == "early":
+        return lambda running: running.age_s >= kill.at
+    return _AfterFirstOutput(kill.at)
+
+
+class _AfterFirstOutput:
+    """Holds some seconds after a launch wrote its first byte: its start-up takes as long as the machine likes."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._first_s: float | None = None
+
+    def __call__(self, running: Running) -> bool:
+        if self._first_s is None and running.written > 0:
+            self._first_s = running.age_s
+        return self._first_s is not None and running.age_s - self._first_s >= self._seconds
 
 
 class _Changes:
