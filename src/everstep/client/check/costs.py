@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,13 +69,15 @@ def _median(facts: Iterable[Mapping[str, Any]], key: str) -> float | None:
 
 
 def _lost(launches: Sequence[Launched]) -> list[int | None]:
+    """For each kill the steps between where it came and where the next launch that came to a step went on."""
     lost: list[int | None] = []
-    for launch, following in itertools.pairwise(launches):
+    for at, launch in enumerate(launches):
         if launch.kill is None:
             continue
-        if launch.base is None and launch.steps == 0:
+        following = next((later for later in launches[at + 1 :] if later.steps), None)
+        if launch.steps == 0:
             lost.append(0)
-        elif launch.base is None or following.base is None:
+        elif launch.base is None or following is None or following.base is None:
             lost.append(None)
         else:
             lost.append(max(launch.base + launch.steps - following.base, 0))

@@ -13,6 +13,7 @@ from everstep.client.check.evidence import Ending, Facts, Step
 from everstep.client.check.launch import Launch, utc_to_monotonic
 from everstep.client.check.scene import Mode, Scene
 from everstep.client.check.workfolder import WorkFolder
+from everstep.model.errors import EverstepError
 from everstep.model.handshake import EXIT_REFUSED, EXIT_SAVED
 
 _SAVES_BETWEEN_KILLS = 4
@@ -205,7 +206,8 @@ class Drill:
         launch.trail.follow()
         if self._went_through(launch):
             return None
-        return Kill(how, self._reached(launch), launch.exit_code)
+        position = self._reached(launch) if launch.trail.steps else self._position
+        return Kill(how, position, launch.exit_code)
 
     def _end(self, launch: Launch, how: How) -> None:
         if how is How.NOTICE:
@@ -243,8 +245,22 @@ class Drill:
             return 0
         return reported
 
+    def _base_by_end(self, launch: Launch) -> int | None:
+        """The same for a launch that came to the end of training: what it did not do was done before."""
+        final = launch.finals()[0]
+        if final is None or launch.exit_code != self.plain.ending.exit_code:
+            return None
+        if final["stopped"]:
+            raise EverstepError(
+                "the script saves by itself, so that only its own end tells where a relaunch went on, and that is "
+                f"behind the {self.plain.stop_at} steps that were looked at: give it less to do, and --steps more than that"
+            )
+        return max(len(self.plain.steps) - len(launch.trail.steps), 0)
+
     def _record(self, launch: Launch, kill: Kill | None) -> Launched:
         own, base, facts = launch.trail.steps, self._base(launch), launch.facts()
+        if base is None and kill is None:
+            base = self._base_by_end(launch)
         moments = {name: at - launch.began_at for name, at in launch.trail.moments.items()}
         if facts.restored is not None:
             moments["restored"] = utc_to_monotonic(float(facts.restored["t"])) - launch.began_at

@@ -14,7 +14,7 @@ from everstep.client.check.launch import Launch, Start, StartUp
 from everstep.client.check.workfolder import Original, WorkFolder
 from everstep.model import handshake
 
-#: One and the same in all plain runs: the order of sets of strings depends on it.
+#: What the agent sets; the order of sets of strings depends on it.
 _HASH_SEED = "0"
 
 
@@ -132,8 +132,8 @@ class Scene:
         ours: bool = False,
     ) -> Launch:
         env = {handshake.ENV_CHECKPOINT_DIR: str(folder / "checkpoints"), **(more or {})}
-        if number == 1:
-            # A relaunch on another machine has another seed of hashes, unless the user set one.
+        if ours or number == 1:
+            # The agent fixes it for scripts that everstep resumes; any other has a new one on the next machine.
             env["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", _HASH_SEED)
         told = {"seed": None, "steps": None, "seconds": None, "plain": None, **witness}
         told.update(work=str(work.path), linked=list(work.linked))
