@@ -20,6 +20,7 @@ import os
 from pathlib import Path
 
 from everstep.model import handshake as _handshake
+from everstep.train import hashseed as _hashseed  # noqa: F401  # first: it may start the process anew
 from everstep.train.attempt import Refused, Run, Saved, Stateful
 from everstep.train.compiler import postpone as _postpone
 from everstep.train.opening import attach

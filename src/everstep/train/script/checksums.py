@@ -45,4 +45,4 @@ def _tensor(tensor: torch.Tensor, crc: int) -> int:
     if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.is_meta:
         return crc
     plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return zlib.crc32(memoryview(plain.numpy()), crc)
+    return zlib.crc32(plain.numpy().data, crc)

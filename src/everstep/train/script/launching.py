@@ -22,7 +22,7 @@ from everstep.train.opening import Opened, Opening
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests, Terminations
-from everstep.train.script import batches, graph, surroundings
+from everstep.train.script import batches, graph, loaderkind, surroundings
 from everstep.train.script.arrival import Arriving
 from everstep.train.script.heads import Marker
 from everstep.train.script.output import Output
@@ -156,6 +156,7 @@ class _Start:
             self.reporter.fact(handshake.FACT_RESTORED, base=None, restore_s=time.monotonic() - began)
         steps.watch()
         batches.install(replaying=saved is not None)
+        loaderkind.install()
         output.begin(None if saved is None else saved["output"])
         sources.install()
         terminations.listen()

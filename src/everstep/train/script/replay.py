@@ -232,11 +232,13 @@ def _set_results(frame: FrameType, loop: Loop, values: dict[str, Any]) -> None:
 def _fill_lists(bound: dict[str, Any], found: dict[str, Any]) -> None:
     """Containers that are there already are filled in place: others may hold them too."""
     for name, value in list(found.items()):
-        there = bound.get(name)
-        if type(there) is type(value) and isinstance(there, list):
+        there: Any = bound.get(name)
+        if type(there) is not type(value):
+            continue
+        if isinstance(there, list):
             there[:] = value
             del found[name]
-        elif type(there) is type(value) and isinstance(there, dict | set):
+        elif isinstance(there, dict | set):
             there.clear()
             there.update(value)
             del found[name]

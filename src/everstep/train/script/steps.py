@@ -47,7 +47,7 @@ class Steps:
             self._has_optimizer = True
             init(optimizer, *args, **kwargs)
 
-        Optimizer.__init__ = noting  # type: ignore[method-assign]
+        Optimizer.__init__ = noting  # type: ignore[method-assign, assignment]
 
     def _counting(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(backward)

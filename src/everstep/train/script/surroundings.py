@@ -6,7 +6,7 @@ import os
 import platform
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ def modes() -> dict[str, Any]:
     }
 
 
-_SETTABLE = {
+_SETTABLE: dict[str, Callable[[Any], object]] = {
     "default dtype": torch.set_default_dtype,
     "gradients": torch.set_grad_enabled,
     "matmul precision": torch.set_float32_matmul_precision,

@@ -1,0 +1,34 @@
+"""Loader iterators that the script holds itself (``it = iter(loader)``), as part of the object graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everstep.train.loaders import WrongData
+from everstep.train.script import graph
+from everstep.train.script.batches import Batches
+from everstep.train.script.refusal import refuse
+
+
+class _BatchesHandler:
+    """Puts the iterator that the relaunch made to the saved position; see `graph.register`."""
+
+    def save(self, obj: Batches, _context: Any) -> Any:
+        saved = obj.position()
+        if saved["problem"]:
+            raise graph.Hopeless(saved["problem"])
+        return saved
+
+    def fill(self, obj: Batches | None, saved: Any, _context: Any) -> Any:
+        if obj is None:
+            raise graph.Hopeless("it is made in a pass that is not done again; make it before the loop")
+        try:
+            obj.restore(saved)
+        except WrongData as error:
+            refuse(f"an iterator over a DataLoader cannot go on where it was: {error}")
+        return obj
+
+
+def install() -> None:
+    """Make them part of the graph."""
+    graph.register(Batches, _BatchesHandler())
