@@ -6,8 +6,10 @@ job is run by the same version on every machine.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
+import operator
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -67,13 +69,13 @@ def runs(script: Path, env: Mapping[str, str]) -> bool:
 
 def _files() -> Iterator[tuple[str, bytes]]:
     """(path below the folder, content) of everything, from the source tree or from the ``.pyz``."""
-    package = resources.files("everstep")
-    for name, data in _sources(package.joinpath("agent", "shim"), "hook/everstep_shim"):
+    top: Any = resources.files("everstep")
+    for name, data in _sources(top / "agent" / "shim", "hook/everstep_shim"):
         yield ("hook/sitecustomize.py" if name.endswith("/startup.py") else name), data
     for name in _PACKAGES:
         yield f"library/{name}", b""
     for wanted in LIBRARY:
-        yield from _sources(package.joinpath(*wanted.split("/")[1:]), f"library/{wanted}")
+        yield from _sources(functools.reduce(operator.truediv, wanted.split("/")[1:], top), f"library/{wanted}")
 
 
 def _sources(source: Any, name: str) -> Iterator[tuple[str, bytes]]:
