@@ -6,16 +6,13 @@ job is run by the same version on every machine.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
-import operator
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from everstep.agent.shim.act import ENV_SHIM, why_not
 from everstep.agent.shim.command import foreign_roots
@@ -23,9 +20,10 @@ from everstep.model import handshake as hs
 
 log = logging.getLogger(__name__)
 
-LIBRARY = ("everstep/train", "everstep/model/handshake.py", "everstep/model/pacing.py")
+LIBRARY = ("everstep/train/", "everstep/model/handshake.py", "everstep/model/pacing.py")
 """What of everstep a script needs that is run from outside, beside empty ``__init__.py``."""
 _PACKAGES = ("everstep/__init__.py", "everstep/model/__init__.py")
+_SHIM = "everstep/agent/shim"
 _PATH = "PYTHONPATH"
 
 
@@ -68,21 +66,27 @@ def runs(script: Path, env: Mapping[str, str]) -> bool:
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
-    """(path below the folder, content) of everything, from the source tree or from the ``.pyz``."""
-    top: Any = resources.files("everstep")
-    for name, data in _sources(top / "agent" / "shim", "hook/everstep_shim"):
-        yield ("hook/sitecustomize.py" if name.endswith("/startup.py") else name), data
+    """(path below the folder, content) of everything."""
     for name in _PACKAGES:
         yield f"library/{name}", b""
-    for wanted in LIBRARY:
-        yield from _sources(functools.reduce(operator.truediv, wanted.split("/")[1:], top), f"library/{wanted}")
+    for name, data in _sources():
+        if name.startswith(f"{_SHIM}/"):
+            inner = name[len(_SHIM) + 1 :]
+            yield ("hook/sitecustomize.py" if inner == "startup.py" else f"hook/everstep_shim/{inner}"), data
+        else:
+            yield f"library/{name}", data
 
 
-def _sources(source: Any, name: str) -> Iterator[tuple[str, bytes]]:
-    if source.is_file():
-        if name.endswith(".py"):
-            yield name, source.read_bytes()
+def _sources() -> Iterator[tuple[str, bytes]]:
+    """(name, content) of the shim's and the library's files, from the ``.pyz`` or from the source tree."""
+    top = Path(__file__).resolve().parents[2]
+    if top.is_file():
+        with zipfile.ZipFile(top) as archive:
+            for name in archive.namelist():
+                if name.startswith((*LIBRARY, f"{_SHIM}/")):
+                    yield name, archive.read(name)
         return
-    for one in sorted(source.iterdir(), key=lambda item: str(item.name)):
-        if one.name != "__pycache__":
-            yield from _sources(one, f"{name}/{one.name}")
+    for part in (*LIBRARY, _SHIM):
+        path = top / part
+        for source in path.rglob("*.py") if path.is_dir() else [path]:
+            yield source.relative_to(top).as_posix(), source.read_bytes()
