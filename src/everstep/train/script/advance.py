@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import collections
 import gc
+import inspect
 import itertools
 import types
 from collections.abc import Iterator
 from typing import Any
+
+from torch.utils.data import DataLoader
 
 from everstep.train.loaders import WrongData
 from everstep.train.script.batches import Batches, adopt
@@ -74,9 +77,12 @@ def position(iterator: Iterator[Any], taken: int) -> dict[str, Any]:
         interleaved = iterator.draws.interleaved
         text = "draws from the global random state in turns with the training; give it a generator of its own"
         problems = [f"the iterator {_name(iterator.inner)} {text}"] if interleaved else []
-        return {"taken": taken, "check": iterator.check, "loaders": [], "problems": problems}
-    loaders = [batches.position() for batches in _loaders(iterator)]
-    problems = [saved["problem"] for saved in loaders if saved["problem"]]
+        return {"taken": taken, "check": iterator.check, "loaders": {}, "problems": problems}
+    if not _is_known(iterator):
+        problems = [f"the progress bar {_name(iterator)} has begun to go over something unknown"]
+        return {"taken": taken, "check": None, "loaders": {}, "problems": problems}
+    loaders = {way: batches.position() for way, batches in _loaders(iterator).items()}
+    problems = [saved["problem"] for saved in loaders.values() if saved["problem"]]
     return {"taken": taken, "check": None, "loaders": loaders, "problems": problems}
 
 
@@ -95,21 +101,30 @@ def advance(iterator: Iterator[Any], count: int, saved: dict[str, Any] | None = 
         raise WrongData(f"the loop goes over {_name(iterator)} now, which is not what it went over")
     if isinstance(iterator, Watched):
         return _drain(iterator, count, saved)
-    behind = 0 if saved is None else saved["taken"] - count
     if isinstance(iterator, Batches):
-        iterator.restore(saved["loaders"][0] if saved else iterator.position(), count)
+        iterator.restore(saved["loaders"].get((), {}) if saved else iterator.position(), count)
         return iterator
     if isinstance(iterator, _BY_INDEX):
         iterator.__setstate__(count)  # type: ignore[attr-defined]  # items are fetched by their number
         return iterator
-    tickets = [(at, at["consumed"] - behind) for at in (saved["loaders"] if saved else ())]
-    made = _loaders(iterator)
-    for batches, (at, consumed) in zip(made, tickets, strict=False):
-        batches.restore_with_placeholders(at, consumed)
-    adopt(tickets[len(made) :], lambda: _take(iterator, count))
-    for batches in _loaders(iterator):
-        batches.expect_no_placeholders()
+    _skip(iterator, count, saved)
     return iterator
+
+
+def _skip(iterator: Iterator[Any], count: int, saved: dict[str, Any] | None) -> None:
+    """Let the wrappers go over placeholders."""
+    positions = {} if saved is None else saved["loaders"]
+    behind = 0 if saved is None else saved["taken"] - count
+    made = _loaders(iterator)
+    if made.keys() - positions.keys():
+        raise WrongData(f"the loop goes over {_name(iterator)} with other loaders than before the save")
+    for way, batches in made.items():
+        batches.restore_with_placeholders(positions[way], positions[way]["consumed"] - behind)
+    # Progress bars open their loader at their first item, from left to right.
+    later = [(at, at["consumed"] - behind) for way, at in positions.items() if way not in made]
+    adopt(later, lambda: _take(iterator, count), may_be_left=count == 0)
+    for batches in _loaders(iterator).values():
+        batches.expect_no_placeholders()
 
 
 def _drain(iterator: Watched, count: int, saved: dict[str, Any] | None) -> Iterator[Any]:
@@ -139,12 +154,14 @@ def _is_known(iterator: Any) -> bool:
     return children is not None and all(_is_known(child) for child in children)
 
 
-def _loaders(iterator: Any) -> list[Batches]:
-    """The loaders beneath known wrappers, in a fixed order, each once."""
+def _loaders(iterator: Any, way: tuple[int, ...] = ()) -> dict[tuple[int, ...], Batches]:
+    """The loaders beneath known wrappers, from left to right, by the way to them: which argument of which."""
     if isinstance(iterator, Batches):
-        return [iterator]
-    found = [batches for child in _beneath(iterator) or () for batches in _loaders(child)]
-    return list({id(batches): batches for batches in found}.values())
+        return {way: iterator}
+    found = {}
+    for number, child in enumerate(_beneath(iterator) or ()):
+        found.update(_loaders(child, (*way, number)))
+    return found
 
 
 def _beneath(iterator: Any) -> list[Any] | None:
@@ -155,20 +172,27 @@ def _beneath(iterator: Any) -> list[Any] | None:
         return list(iterator.__reduce__()[1])  # type: ignore[arg-type]
     if isinstance(iterator, itertools.islice):
         return [held for held in gc.get_referents(iterator) if isinstance(held, Iterator)]
-    if isinstance(iterator, types.GeneratorType) and _is_progress_bar(iterator):
-        return _of_generator(iterator)
+    if isinstance(iterator, types.GeneratorType):
+        return _of_progress_bar(iterator)
     return None
 
 
-def _is_progress_bar(generator: types.GeneratorType[Any, Any, Any]) -> bool:
+def _of_progress_bar(generator: types.GeneratorType[Any, Any, Any]) -> list[Any] | None:
+    """What a progress bar iterates; nothing yet if it has not begun and will open a loader or a plain container."""
     frame = generator.gi_frame
-    return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PROGRESS_BARS
-
-
-def _of_generator(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
-    """What a suspended progress bar iterates. Before its first item that is what it was made over."""
-    held = [thing for thing in gc.get_referents(generator) if isinstance(thing, Iterator) and thing is not generator]
-    return list({id(thing): thing for thing in held}.values())
+    if frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] not in _PROGRESS_BARS:
+        return None
+    if inspect.getgeneratorstate(generator) == inspect.GEN_CREATED:
+        given = frame.f_locals
+        over = getattr(given.get("self"), "iterable", given.get("iterable", given.get("sequence")))
+        if isinstance(over, DataLoader):
+            return [] if type(over).__iter__ is DataLoader.__iter__ else None
+        if isinstance(over, Iterator):
+            return [over]
+        return [] if type(over) in (list, tuple, range, dict, str) else None
+    held = [thing for thing in gc.get_referents(generator) if isinstance(thing, Iterator)]
+    once = list({id(thing): thing for thing in held}.values())
+    return once if len(once) == 1 else None
 
 
 def _name(iterator: Any) -> str:

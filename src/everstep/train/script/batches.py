@@ -55,11 +55,12 @@ def install(*, replaying: bool) -> None:
 def live() -> None:
     """The replay is over."""
     _Mode.replaying = False
+    _Mode.tickets = None
 
 
 def uninstall() -> None:
     """Undo `install`. Iterators that exist stay what they are."""
-    _Mode.replaying = False
+    live()
     DataLoader.__iter__ = _plain_iter  # type: ignore[method-assign]
 
 
@@ -412,9 +413,14 @@ class _Init(InitWithState):
         mutables.restore({"dataset": info.dataset}, state["kept"])
 
 
-def adopt(tickets: list[tuple[Position, int]], run: Callable[[], None]) -> None:
+def adopt(tickets: list[tuple[Position, int]], run: Callable[[], None], *, may_be_left: bool = False) -> None:
     """Call ``run``; the `Batches` it makes are those of ``tickets`` (position, batches consumed), in their order,
     and give `PLACEHOLDER` for what was consumed.
+
+    Args:
+        tickets: for the next iterators.
+        run: makes them.
+        may_be_left: what is left when it returns is for those that are made next; otherwise that is an error.
 
     Raises:
         WrongData: it made fewer.
@@ -422,7 +428,8 @@ def adopt(tickets: list[tuple[Position, int]], run: Callable[[], None]) -> None:
     _Mode.tickets = deque(tickets)
     try:
         run()
-        if _Mode.tickets:
+        if _Mode.tickets and not may_be_left:
             raise WrongData("a loop that went over a DataLoader does not do so now")
     finally:
-        _Mode.tickets = None
+        if not may_be_left:
+            _Mode.tickets = None

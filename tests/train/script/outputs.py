@@ -1,0 +1,72 @@
+"""One run of a script in several processes, each a fork of the test: `Life` begins an `Output`, lets the script's setup
+run, comes to the safe point and goes on until it is "killed" (``os._exit``)."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from everstep.train.script.output import Output
+
+Step = Callable[[], Any]
+
+KILLED = 9
+
+
+class Life:
+    """The lives of one run in ``work``, with the checkpoint folder ``work/.ck``."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.folder = work / ".ck"
+        self._saved = self.folder / "position.pickle"  # not a file of the run
+
+    def saved(self) -> Any:
+        return pickle.loads(self._saved.read_bytes()) if self._saved.exists() else None
+
+    def __call__(self, setup: Step, *stretches: Step, until: str = "end") -> int:
+        """One process. ``setup``, the safe point (in a relaunch), then stretches with a save after each but the last.
+
+        Args:
+            setup: gives the state that stretches get as their argument.
+            stretches: what the script does.
+            until: ``replay`` kills before the safe point, ``end`` behind the last stretch.
+
+        Returns:
+            The exit code, 0 if it came to the end.
+        """
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                code = self._run(setup, stretches, until)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def _run(self, setup: Step, stretches: tuple[Step, ...], until: str) -> int:
+        os.chdir(self.work)
+        null = os.open("/dev/null", os.O_RDWR)
+        os.dup2(null, 1)
+        saved = self.saved()
+        output = Output(self.folder, 0)
+        output.begin(None if saved is None else saved["output"])
+        state = setup()
+        if until == "replay":
+            return KILLED
+        if saved is not None:
+            output.restored(saved["output"])
+        for number, stretch in enumerate(stretches):
+            stretch(state) if state is not None else stretch()
+            if number < len(stretches) - 1:
+                self._saved.write_bytes(pickle.dumps({"output": output.position()}))
+        if isinstance(state, io.IOBase):
+            state.flush()
+        return 0

@@ -1,0 +1,222 @@
+"""Each loader is iterated undisturbed, and again with a "kill" at some batch: everything is made afresh, as a relaunch
+does, and the position put back. Batches and the random numbers that training draws must agree bit for bit."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    WeightedRandomSampler,
+)
+
+from everstep.train import randomness
+from everstep.train.script import advance, batches
+
+SIZE = 11
+
+
+class Augmented(Dataset):
+    """Items that draw from every random state there is, and from a generator of the data set itself."""
+
+    def __init__(self, size: int = SIZE, *, own: bool = False) -> None:
+        self.size = size
+        self.own = np.random.default_rng(5) if own else None
+        self.late: random.Random | None = None
+        self.fetched = 0
+        self.strength = 1
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, at: int) -> torch.Tensor:
+        self.fetched += 1
+        values = [at, random.random(), float(torch.rand(())), np.random.rand(), self.strength]
+        if self.own is not None:
+            self.late = self.late or random.Random(7)
+            values += [self.own.random(), self.late.random()]
+        return torch.tensor(values, dtype=torch.float64)
+
+
+class Stream(IterableDataset):
+    """Each worker gives a part; draws from the worker's random state."""
+
+    def __init__(self, *, draws: bool = True) -> None:
+        self.draws = draws
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = torch.utils.data.get_worker_info()
+        own = random.Random(3)
+        for i in range(info.id if info else 0, SIZE, info.num_workers if info else 1):
+            yield torch.tensor([i, random.random() if self.draws else own.random()], dtype=torch.float64)
+
+
+class Cumulative(Sampler):
+    """Shuffles its list in place: every epoch depends on all before. Counts its epochs by itself."""
+
+    def __init__(self, *, eager: bool) -> None:
+        self.order = list(range(SIZE))
+        self.epoch = 0
+        self.rng = random.Random(4)
+        self.eager = eager
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        self.rng.shuffle(self.order)
+        if self.eager:
+            random.shuffle(self.order)
+        return iter([(index + self.epoch) % SIZE for index in self.order])
+
+
+class Lazy(Sampler):
+    """Draws from the global state while it runs: cannot be replayed when training draws in between."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[int]:
+        return (int(torch.randint(SIZE, ())) for _ in range(SIZE))
+
+
+def seed_worker(worker: int) -> None:
+    np.random.seed(torch.initial_seed() % 2**32)
+    random.seed(torch.initial_seed() + 1)
+
+
+def own_generator(**more: Any) -> DataLoader:
+    generator = torch.Generator().manual_seed(9)
+    data = Augmented()
+    return DataLoader(data, 3, sampler=RandomSampler(data, generator=generator), generator=generator, **more)
+
+
+WORKERS: dict[str, Any] = {"num_workers": 2}
+PERSISTENT: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+
+LOADERS: dict[str, Callable[[], DataLoader]] = {
+    "plain": lambda: DataLoader(Augmented(), 3),
+    "shuffled": lambda: DataLoader(Augmented(), 3, shuffle=True),
+    "unbatched": lambda: DataLoader(Augmented(), None, shuffle=True),
+    "drop last": lambda: DataLoader(Augmented(), 3, shuffle=True, drop_last=True),
+    "own generator": own_generator,
+    "weighted": lambda: DataLoader(Augmented(), 3, sampler=WeightedRandomSampler([1.0] * SIZE, SIZE)),
+    "batch sampler": lambda: DataLoader(
+        Augmented(), batch_sampler=BatchSampler(RandomSampler(range(SIZE)), 4, drop_last=False)
+    ),
+    "distributed": lambda: DataLoader(
+        (data := Augmented(22)), 3, sampler=DistributedSampler(data, num_replicas=2, rank=1)
+    ),
+    "cumulative": lambda: DataLoader(Augmented(), 3, sampler=Cumulative(eager=True)),
+    "own state": lambda: DataLoader(Augmented(own=True), 3, shuffle=True),
+    "stream": lambda: DataLoader(Stream(draws=False), 3),
+    "workers": lambda: DataLoader(Augmented(), 3, shuffle=True, **WORKERS),
+    "three workers": lambda: DataLoader(Augmented(), 2, shuffle=True, num_workers=3, prefetch_factor=1),
+    "workers seeded": lambda: DataLoader(Augmented(), 3, shuffle=True, worker_init_fn=seed_worker, **WORKERS),
+    "workers own generator": lambda: own_generator(**WORKERS),
+    "workers cumulative": lambda: DataLoader(Augmented(), 3, sampler=Cumulative(eager=True), **WORKERS),
+    "workers own state": lambda: DataLoader(Augmented(own=True), 3, shuffle=True, **WORKERS),
+    "workers stream": lambda: DataLoader(Stream(), 2, **WORKERS),
+    "persistent": lambda: DataLoader(Augmented(), 3, shuffle=True, **PERSISTENT),
+    "persistent seeded": lambda: DataLoader(Augmented(), 3, shuffle=True, worker_init_fn=seed_worker, **PERSISTENT),
+    "persistent own state": lambda: DataLoader(Augmented(own=True), 3, shuffle=True, **PERSISTENT),
+    "persistent own generator": lambda: own_generator(**PERSISTENT),
+    "persistent cumulative": lambda: DataLoader(Augmented(), 3, sampler=Cumulative(eager=True), **PERSISTENT),
+    "persistent idle worker": lambda: DataLoader(
+        Augmented(), 4, shuffle=True, num_workers=4, persistent_workers=True, prefetch_factor=1
+    ),
+    "persistent stream": lambda: DataLoader(Stream(), 2, **PERSISTENT),
+}
+
+
+@pytest.fixture(autouse=True)
+def script_mode() -> Iterator[None]:
+    batches.install(replaying=False)
+    yield
+    batches.uninstall()
+
+
+def seeded() -> None:
+    torch.manual_seed(1)
+    random.seed(2)
+    np.random.seed(3)
+
+
+def fresh_world() -> None:
+    torch.manual_seed(77)
+    random.seed(78)
+    np.random.seed(79)
+
+
+def told(batch: Any) -> str:
+    """The batch, and what training draws with it."""
+    return f"{batch.tolist()} {float(torch.rand(()))} {random.random()} {np.random.rand()}"
+
+
+def epochs(loader: DataLoader, count: int = 3) -> Iterator[tuple[int, Iterator[Any], Any]]:
+    """All batches of some epochs: the epoch, the iterator, the batch."""
+    for epoch in range(count):
+        if isinstance(loader.sampler, DistributedSampler):
+            loader.sampler.set_epoch(epoch)
+        iterator = iter(loader)
+        for batch in iterator:
+            yield epoch, iterator, batch
+
+
+def undisturbed(make: Callable[[], DataLoader]) -> list[str]:
+    seeded()
+    return [told(batch) for _, _, batch in epochs(make())]
+
+
+def restarted(make: Callable[[], DataLoader], done: int) -> list[str]:
+    """The rest after a kill behind ``done`` batches."""
+    seeded()
+    loader = make()
+    passes = epochs(loader)
+    for _ in range(done):
+        epoch, iterator, batch = next(passes)
+        told(batch)
+    # Samplers, and a data set that is used in the main process, are the object graph's business.
+    kept = loader.sampler, loader.dataset
+    saved = pickle.dumps((advance.position(iterator, 0), epoch, randomness.capture(), kept))
+    del loader, iterator
+    position, epoch, now, (sampler, dataset) = pickle.loads(saved)
+    fresh_world()
+    batches.install(replaying=True)
+    loader = make()
+    if isinstance(sampler, (DistributedSampler, Cumulative)):
+        vars(loader.sampler).update(vars(sampler))
+    if not loader.num_workers:
+        vars(loader.dataset).update(vars(dataset))
+    resumed = iter(loader)
+    position["taken"] = position["loaders"][()]["consumed"]
+    advance.advance(resumed, position["taken"], position)
+    batches.live()
+    randomness.restore(now)
+    rest = [told(batch) for batch in resumed]
+    for later in range(epoch + 1, 3):
+        if isinstance(loader.sampler, DistributedSampler):
+            loader.sampler.set_epoch(later)
+        rest += [told(batch) for batch in loader]
+    return rest
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_the_rest_is_that_of_an_undisturbed_run(kind: str) -> None:
+    expected = undisturbed(LOADERS[kind])
+    chance = random.Random(kind)
+    for done in sorted(chance.sample(range(1, len(expected) + 1), 3)):
+        assert restarted(LOADERS[kind], done) == expected[done:], f"killed after {done} of {len(expected)}"
