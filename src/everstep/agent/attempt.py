@@ -16,7 +16,7 @@ from everstep.agent.control import ControlFile
 from everstep.agent.mailbox import Timer
 from everstep.agent.masking import mask_text
 from everstep.agent.orders import Orders, Save, Stop
-from everstep.agent.outcome import Circumstances, Exit, outcome_of
+from everstep.agent.outcome import Circumstances, Exit, outcome_of, refused
 from everstep.agent.reports import Progress, ReportFolder, fact_message, folder_state
 from everstep.agent.supervisor import Command, Keeper
 from everstep.model import handshake as hs
@@ -54,6 +54,7 @@ class Attempt:
         self._kill_timer: Timer | None = None
         self._settling = False
         self._restored_told = False
+        self._last_warning = ""
         self._told: tuple[Any, ...] = ()
         self._told_at = 0.0
         self._growth_from: tuple[int, float] | None = None
@@ -230,6 +231,7 @@ class Attempt:
         for rank, fact in self._reports.new_facts():
             if fact["kind"] == hs.FACT_WARNING:
                 text = mask_text(str(fact.get("text", ""))[:500], self._orders.spec.secrets)
+                self._last_warning = text
                 self._context.warn(f"rank {rank}: {text}")
             message = fact_message(fact)
             if message is None or (message[0] == hs.MSG_RESTORED and self._restored_told):
@@ -306,6 +308,9 @@ class Attempt:
         else:
             rc, signum, tail = None, int(signal.SIGKILL), "the process that kept the ranks was killed"
         failed = decisive.rank if decisive is not None and outcome == hs.OUTCOME_FAILED else None
+        if outcome == hs.OUTCOME_FAILED and refused(decisive, tail):
+            # Under torchrun the reason may be far above what torchrun itself said last.
+            rc, tail = hs.EXIT_REFUSED, f"{tail}\n{hs.REFUSAL}{self._last_warning}" if self._last_warning else tail
         log.info("attempt %d ended: %s, rc %s", self.number, outcome, rc)
         self._context.outbox.put(
             hs.MSG_ENDED,

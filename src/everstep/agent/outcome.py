@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal as signals
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,3 +63,14 @@ def outcome_of(exits: Sequence[Exit], seen: Circumstances) -> tuple[str, Exit | 
     if seen.asked:
         return stopped, bad[0] if bad else None
     return hs.OUTCOME_FAILED, bad[0] if bad else None
+
+
+_RANK_REFUSED = re.compile(rf"^\s*exitcode\s*:\s*{hs.EXIT_REFUSED}\b", re.MULTILINE)
+"""How torchrun tells, in its last words, with which code the first rank that failed had left."""
+
+
+def refused(decisive: Exit | None, tail: str) -> bool:
+    """Whether a rank refused to go on, be it one that torchrun had started; ``tail``: the last lines of its log."""
+    if decisive is None or decisive.rc == 0:
+        return False
+    return decisive.rc == hs.EXIT_REFUSED or _RANK_REFUSED.search(tail) is not None

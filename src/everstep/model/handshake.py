@@ -167,6 +167,8 @@ EXIT_SAVED = 75
 """Exit code of a rank that saved and stopped because it was asked to (EX_TEMPFAIL of sysexits.h)."""
 EXIT_REFUSED = 76
 """Exit code of a rank that refuses to train on because it could not resume exactly (EX_PROTOCOL)."""
+REFUSAL = "everstep: "
+"""How the line begins that such a rank leaves on stderr. The last one in ``tail`` of ``ended`` is the reason."""
 
 # Control file (JSON, replaced atomically by the agent; ranks look at its mtime at each step boundary):
 #   {"seq": n, "save": bool, "save_by": utc_s|null, "stop": bool, "hazard_per_h": x}

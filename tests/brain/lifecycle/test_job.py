@@ -36,6 +36,7 @@ from everstep.model.events import (
     TerminateIntended,
     UnpauseRequested,
 )
+from everstep.model.handshake import EXIT_REFUSED
 from everstep.model.ids import InstanceId
 from everstep.model.job import GangPhase, Goal, JobPhase, JobState
 from everstep.model.task import Recovery
@@ -131,6 +132,19 @@ def test_only_user_errors_charge_the_budget() -> None:
     for cause in Cause:
         state = settled(transition(running(recovery=restarts(5)), failed(I1), 9.0), cause, 1)
         assert state.user_failures == (1 if cause in (Cause.USER_ERROR, Cause.SETUP_FAILED) else 0)
+
+
+def test_a_refusal_fails_the_job_with_its_reason_whatever_is_left_of_the_budget() -> None:
+    tail = "everstep: a warning\nTraceback\neverstep: train.py has changed since the save\nlast"
+    refusal = RanksEnded(I1, 1, "failed", EXIT_REFUSED, tail=tail)
+    state = settled(transition(running(recovery=restarts(5)), refusal, 9.0), Cause.USER_ERROR, 1)
+    assert (state.goal, state.exit_code) == (Goal.FAIL, EXIT_REFUSED)
+    assert state.why == "refused to go on: train.py has changed since the save"
+
+
+def test_a_program_that_exits_with_the_code_of_a_refusal_and_gives_no_reason_failed_like_any_other() -> None:
+    state = transition(running(recovery=restarts(5)), failed(I1, rc=EXIT_REFUSED), 9.0)
+    assert settled(state, Cause.USER_ERROR, 1).goal is Goal.RUN
 
 
 def test_a_cause_is_charged_once() -> None:

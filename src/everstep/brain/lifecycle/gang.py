@@ -23,7 +23,7 @@ from everstep.model.events import (
     RanksStarted,
     Restored,
 )
-from everstep.model.handshake import OUTCOME_OK
+from everstep.model.handshake import EXIT_REFUSED, OUTCOME_OK, REFUSAL
 from everstep.model.ids import LaunchToken
 from everstep.model.job import AttemptState, GangPhase, Saved
 
@@ -34,6 +34,10 @@ LOST = "lost"
 """Outcome of a member whose machine went away before its ranks could say how they ended."""
 AGENT_KILLED = "agent_killed"
 """Outcome of a member whose ranks died with their agent: nothing that the user's program did."""
+
+
+REFUSED = "refused to go on: "
+"""How the hint of an attempt begins whose ranks would not go on, since that would not be exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +145,21 @@ def _ranks_ended(a: AttemptState, t: Told[RanksEnded], now: float) -> AttemptSta
     if a.phase is G.STOPPING:
         return _finish(a, now, failed=False, hint="stopped") if everyone else a
     a = replace(a, rc=t.event.rc or a.rc, tail=t.event.tail or a.tail)
-    how = f"signal {t.event.signal}" if t.event.signal else f"exit code {t.event.rc}"
-    rank = "" if t.event.failed_rank is None else f" rank {t.event.failed_rank}"
-    return _finish(a, now, failed=True, hint=f"{t.event.outcome}:{rank} {how}")
+    return _finish(a, now, failed=True, hint=_refusal(t.event) or _failure(t.event))
+
+
+def _failure(e: RanksEnded) -> str:
+    how = f"signal {e.signal}" if e.signal else f"exit code {e.rc}"
+    rank = "" if e.failed_rank is None else f" rank {e.failed_rank}"
+    return f"{e.outcome}:{rank} {how}"
+
+
+def _refusal(e: RanksEnded) -> str:
+    """Why the ranks would not go on, in their own words; "" if they did not refuse."""
+    if e.rc != EXIT_REFUSED:
+        return ""
+    lines = [line[len(REFUSAL) :] for line in e.tail.splitlines() if line.startswith(REFUSAL)]
+    return f"{REFUSED}{lines[-1]}" if lines else ""
 
 
 def _succeed(a: AttemptState, now: float) -> AttemptState:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from everstep.brain.lifecycle import disks
 from everstep.brain.lifecycle.beginning import begin, may_begin, ranked, replacements_ready, skipped
-from everstep.brain.lifecycle.gang import GANG_TABLE, begin_stop, gang_step, late_word
+from everstep.brain.lifecycle.gang import GANG_TABLE, REFUSED, begin_stop, gang_step, late_word
 from everstep.brain.lifecycle.instance import INSTANCE_EVENTS, instance_step
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import Cause, NoticeKind
@@ -218,6 +218,9 @@ def _settle(state: JobState, event: CauseSettled, now: float) -> JobState:
     state = replace(_with_attempt(state, settled), barren=_barren(state.barren, settled))
     if event.cause in (Cause.USER_ERROR, Cause.SETUP_FAILED):
         state = replace(state, user_failures=state.user_failures + 1)
+        if settled.hint.startswith(REFUSED) and state.goal is Goal.RUN:
+            # The same again would be refused again, whatever is left of the budget.
+            return _fail(state, settled.hint, now, settled.rc)
         if state.user_failures > state.task.recovery.max_restarts and state.goal is Goal.RUN:
             return _fail(state, f"{event.evidence} (after {state.user_failures - 1} restarts)", now, settled.rc)
     limit = state.task.recovery.no_progress_limit
