@@ -59,8 +59,8 @@ def why_not(script: str, roots: Sequence[str], mode: str, foreign: tuple[str, ..
             return None
         if found.framework:
             return (
-                f"its loop is in the hands of {found.framework}, which everstep does not resume yet; killed, it starts "
-                "from the beginning unless it loads checkpoints of its own. To try all the same: checkpoint.mode: script"
+                f"its loop is in the hands of {found.framework}, which everstep does not resume yet; if killed, it "
+                "starts from the beginning unless it loads its own checkpoints. To try anyway: checkpoint.mode: script"
             )
     return ""
 

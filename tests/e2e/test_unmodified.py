@@ -1,0 +1,92 @@
+"""A script that knows nothing of everstep loses its machines; its weights are those of a plain run of the script."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.rig import PATIENCE_S, SCRIPTS, Rig
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("e2e-unmodified")]
+
+SCRIPT = SCRIPTS / "plain.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+
+
+def _plain(folder: Path, *launcher: str) -> tuple[str, list[str]]:
+    """Digest and output of the script without everstep around it."""
+    out = folder / "plain.txt"
+    command = [sys.executable, *launcher, *(["--standalone"] if launcher else []), str(SCRIPT)]
+    done = subprocess.run(
+        [*command, "--step-s", "0", "--out", str(out)],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    return out.read_text(), done.stdout.splitlines()
+
+
+def _submit(rig: Rig, *launcher: str) -> str:
+    words = [sys.executable, *launcher, str(SCRIPT), "--step-s", "0.1", "--out", str(rig.digest_file)]
+    # As people write it: nothing in the text says that the script is to be resumed.
+    text = f"set -e\necho preparing\n{shlex.join(words)}\necho done"
+    return rig.submit(text, stop_grace="6s", checkpoint={"every": "1s"}, envs={"GLOO_SOCKET_IFNAME": "lo"})
+
+
+def _saved(rig: Rig, job: str, attempt: int) -> bool:
+    return any(event.body["attempt"] == attempt for event in rig.events(job, "CheckpointSaved"))
+
+
+def _notice(rig: Rig, job: str) -> None:
+    rig.box("preempt", instance=rig.members(job)[0], notice=True, notice_s=6.0)
+
+
+def _no_notice(rig: Rig, job: str) -> None:
+    rig.box("preempt", instance=rig.members(job)[0], notice=False, notice_s=None)
+
+
+@pytest.mark.expensive(family="unmodified scripts")
+@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["python", "torchrun"])
+@pytest.mark.parametrize("lose", [_notice, _no_notice])
+def test_weights_after_two_losses_are_those_of_a_plain_run(
+    rig: Rig, lose: Callable[[Rig, str], None], launcher: tuple[str, ...]
+) -> None:
+    digest, lines = _plain(rig.folder, *launcher)
+    job = _submit(rig, *launcher)
+    for attempt in (1, 2):
+        rig.wait_for(lambda attempt=attempt: _saved(rig, job, attempt), f"a save of attempt {attempt}")  # type: ignore[misc]
+        lose(rig, job)
+    detail = rig.wait_phase(job, "succeeded")
+    assert rig.digest_file.read_text() == digest
+    assert [a.cause for a in detail.attempts] == ["preemption", "preemption", "success"]
+    assert detail.user_failures == 0
+    for before, now in zip(detail.attempts, detail.attempts[1:], strict=False):
+        assert now.base is not None
+        assert now.base.startswith(f"{before.attempt}:"), "it went on where the attempt before had saved"
+    assert (detail.step, detail.total) == ((64, 64) if not launcher else (32, 32))
+    assert rig.log(job).splitlines()[-len(lines[-1:]) - 1 :] == [lines[-1], "done"]
+    rig.check_settled()
+
+
+def test_a_refusal_ends_the_job_at_once_and_says_why(rig: Rig) -> None:
+    script = rig.folder / "changing.py"
+    script.write_text(SCRIPT.read_text())
+    words = [sys.executable, str(script), "--step-s", "0.1", "--out", str(rig.digest_file)]
+    job = rig.submit(shlex.join(words), checkpoint={"every": "1s"}, recovery={"max_restarts": 5})
+    rig.wait_for(lambda: _saved(rig, job, 1), "a save")
+    script.write_text(SCRIPT.read_text().replace("momentum=0.9", "momentum=0.8"))
+    _no_notice(rig, job)
+    detail = rig.client.wait(job, timeout_s=PATIENCE_S)
+    assert (detail.phase, detail.exit_code) == ("failed", 76)
+    assert detail.why.startswith(f"refused to go on: {script} has changed since the save")
+    assert detail.user_failures == 1
+    assert not rig.digest_file.exists()
+    rig.check_settled()
