@@ -196,6 +196,7 @@ def _upload(client: Client, loaded: LoadedTask) -> LoadedTask:
 
 def _show(loaded: LoadedTask, plan: PlanView) -> None:
     from everstep.cli.offers import COLUMNS
+    from everstep.client.resuming import resumed_by
 
     for warning in dict.fromkeys([*loaded.warnings, *plan.warnings]):
         _say(f"warning: {warning}")
@@ -214,6 +215,7 @@ def _show(loaded: LoadedTask, plan: PlanView) -> None:
             ("choice", _choice(plan)),
             ("price", f"{wording.price(plan.hourly_usd)} in all" if plan.hourly_usd else ""),
             ("waits for", plan.wait),
+            ("resumed by", resumed_by(task, loaded.workdir)),
             *(("because", reason) for reason in plan.reasons[:3]),
         ]
     )
