@@ -1,7 +1,7 @@
 # Every target makes .venv by itself; nothing outside this folder is touched.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench format clean
+.PHONY: help setup demo test test-all check bench bench-gpu format clean
 
 # The first Python on PATH that is new enough and really runs (version managers leave shims that do not).
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
@@ -39,6 +39,9 @@ check: $(STAMP)  ## lint, format, types, import contracts, purity, ceilings, old
 
 bench: $(STAMP)  ## run the benchmarks; one JSON object a line
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-gpu: $(STAMP)  ## the benchmark of saves with all tensors on a GPU; skips where there is none
+	@$(BIN)/python -m benchmarks saving -- --device cuda $(ARGS)
 
 format: $(STAMP)  ## let ruff sort imports and lay out the code
 	$(BIN)/ruff check --fix --quiet .

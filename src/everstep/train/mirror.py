@@ -115,6 +115,13 @@ class Mirror:
                 self._complete(manifest)
         except (Unavailable, Refusal, OSError) as error:
             self._warn(f"checkpoint {manifest.position} is not in {self.where}: {error}")
+            return
+        if self._share.rank == 0:
+            try:
+                self._collect()
+            except (Unavailable, Refusal, ValueError) as error:
+                # The next checkpoint comes with another try.
+                self._warn(f"old checkpoints in {self.where} could not be deleted: {error}")
 
     def _send(self, position: Position, shard: Shard) -> None:
         path = self._folder.shard_path(position, shard.rank)
@@ -142,7 +149,6 @@ class Mirror:
         content = self._folder.manifest_bytes(manifest)
         self._patiently(lambda: self._store.put(f"{position.folder}/{MANIFEST}", content))
         self._durable(manifest)
-        self._patiently(self._collect)
 
     def _described(self, name: str) -> bytes:
         try:

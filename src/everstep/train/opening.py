@@ -206,7 +206,7 @@ class Opening:
         """
         numbered = env.get(handshake.ENV_ATTEMPT)
         wanted = env.get(handshake.ENV_BASE) or ""
-        self._prepare()
+        self._together(self._folder.prepare)
         if self._mirror is not None:
             self._hydrate(self._mirror, int(numbered) if numbered else None, wanted)
         for _ in range(_TRIES):
@@ -292,15 +292,6 @@ class Opening:
         if problem and self._gang.rank == 0:
             self._reporter.warn(problem)
 
-    def _prepare(self) -> None:
-        try:
-            self._together(self._folder.prepare)
-        except OSError as error:
-            raise Refused(
-                f"checkpoints cannot be kept in {self._folder.root}: {error.strerror or error}; "
-                "give a folder that can be written to"
-            ) from error
-
     def _list(self) -> Listing:
         """What all machines together have in their folders, the same on all ranks."""
         mine = self._folder.listing() if self._keeps_folder else None
@@ -318,11 +309,19 @@ class Opening:
     def _begin(self, record: Record) -> bool:
         """Create the record in every folder; false if rank 0's folder has it already."""
         fresh = True
-        if self._gang.rank == 0:
-            fresh = self._folder.begin(record)
+
+        def first() -> None:
+            nonlocal fresh
+            if self._gang.rank == 0:
+                fresh = self._folder.begin(record)
+
+        def others() -> None:
+            if fresh and self._gang.rank != 0:
+                self._folder.begin(record)
+
+        self._together(first)
         fresh = bool(self._gang.tell(fresh))
-        if fresh and self._keeps_folder and self._gang.rank != 0:
-            self._folder.begin(record)
+        self._together(others)
         return fresh
 
     def _refuse_if_fenced(self, listing: Listing, attempt: int) -> None:
@@ -333,10 +332,23 @@ class Opening:
             )
 
     def _together(self, act: Any) -> None:
-        """Do something once per folder, and go on when it is done everywhere."""
+        """Do something once per folder, and go on when it is done everywhere.
+
+        Raises:
+            Refused: on all ranks, if it failed on one.
+        """
+        problem = ""
         if self._keeps_folder:
-            act()
-        self._gang.gather(None)
+            try:
+                act()
+            except OSError as error:
+                problem = error.strerror or str(error)
+        problems = [text for text in self._gang.gather(problem) if text]
+        if problems:
+            raise Refused(
+                f"checkpoints cannot be kept in {self._folder.root}: {problems[0]}; "
+                "give a folder that can be written to"
+            )
 
 
 def _load(objects: Mapping[str, Stateful], opened: Opened) -> None:
