@@ -1,6 +1,6 @@
 """A script as text, run plainly and with a relaunch in the middle.
 
-The text defines ``step(i)``, which changes whatever it wants, and ``show()``, which gives what must be equal in the end.
+The text defines ``step(i)``, which changes whatever it wants, and ``show()``, which gives what must be equal at the end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from everstep.train.script import graph
 
@@ -23,6 +24,7 @@ class Script:
     """A fresh start of the script, as a new process would make it."""
 
     def __init__(self, source: str) -> None:
+        RemovableHandle.next_id = 0
         random.seed(1)
         np.random.seed(1)
         torch.manual_seed(1)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from everstep.train.script.graph import kinds_live
 from everstep.train.script.graph.kinds import Hopeless, kind_of
@@ -45,7 +46,7 @@ def undisturbed() -> Iterator[None]:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode(False), torch.no_grad():
             yield
     finally:
         if collecting:
@@ -74,6 +75,7 @@ class _Walk:
         self.go(spaces)
         captured = self._captured
         self.memory.copy_into(captured, self.settings)
+        captured.hook_ids = RemovableHandle.next_id
         captured.problems = [Problem(path_of(captured, number), what, why) for number, what, why in self._hopeless]
         return captured
 

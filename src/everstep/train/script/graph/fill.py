@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from torch.utils.hooks import RemovableHandle
+
 from everstep.train.script.graph.capture import undisturbed
 from everstep.train.script.graph.kinds import Hopeless, Kind, by_name
-from everstep.train.script.graph.memory import Targets
+from everstep.train.script.graph.memory import Place, Targets
 from everstep.train.script.graph.pair import Pairing
 from everstep.train.script.graph.paths import path_of
 from everstep.train.script.graph.poison import Poison
@@ -31,6 +33,7 @@ def restore(captured: Captured, spaces: Sequence[Space]) -> list[Restored]:
     with undisturbed():
         filled = _Fill(captured, Pairing(captured, spaces))
         filled.run()
+    RemovableHandle.next_id = max(RemovableHandle.next_id, captured.hook_ids)
     fresh = {space.key: space.values for space in spaces}
     result = []
     for key, names, references in captured.roots:
@@ -109,13 +112,23 @@ class _Fill:
             self._fill(number)
 
     def _seat(self, kinds_of: list[Kind]) -> None:
-        """Memory of partners is taken before any is made."""
+        """Memory of partners is taken first; then all that is left gets memory of its own, so that all can be written."""
         for number, kind in enumerate(kinds_of):
             seat: Callable[..., Any] | None = getattr(kind, "seat", None)
             if seat is None or self._pairing.partners[number] is MISSING:
                 continue
             if seat(self._nodes[number][1], self._pairing.partners[number], self) is False:
                 self._pairing.drop(number)
+        for number, kind in enumerate(kinds_of):
+            place = kind.shown(self._nodes[number][1])[1]
+            if place is not None:
+                self._claim(number, place)
+
+    def _claim(self, number: int, place: Place) -> None:
+        try:
+            self.memory.storage(place)
+        except Unrestorable as error:
+            raise Unrestorable(f"{path_of(self._captured, number)}: {error}") from None
 
     # --- making ---------------------------------------------------------------------------------------------------
 
@@ -182,8 +195,6 @@ class _Fill:
             return kind.make(extra, references, self)
         except Hopeless as hopeless:
             return self._poison(number, str(hopeless))
-        except Unrestorable as error:
-            raise Unrestorable(f"{path_of(self._captured, number)}: {error}") from None
         except Exception as error:  # code of the user's classes
             return self._poison(number, f"making it anew failed: {type(error).__name__}: {error}")
 

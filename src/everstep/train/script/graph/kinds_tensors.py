@@ -81,8 +81,7 @@ class _TensorKind(Kind):
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
         form: Form = extra[0]
         cls = filling.value(refs[0])
-        with torch.inference_mode("inference" in form.flags):
-            made = _view(form, filling)
+        made = _view(form, filling)
         if form.crosses:
             return _Crossing.apply(made.requires_grad_())
         if cls is torch.nn.Parameter:
@@ -150,9 +149,11 @@ class _SparseKind(Kind):
         layout, shape, requires_grad, parameter, coalesced = extra
         *parts, grad = (filling.value(code) for code in refs)
         if coalesced is not None:
-            made = torch.sparse_coo_tensor(*parts, shape, is_coalesced=coalesced)
+            made = torch.sparse_coo_tensor(*parts, shape, is_coalesced=coalesced, check_invariants=False)
         else:
-            made = torch.sparse_compressed_tensor(*parts, shape, layout=getattr(torch, layout.removeprefix("torch.")))
+            made = torch.sparse_compressed_tensor(
+                *parts, shape, layout=getattr(torch, layout[6:]), check_invariants=False
+            )
         if parameter:
             made = torch.nn.Parameter(made, requires_grad)
         elif requires_grad:
@@ -247,12 +248,13 @@ def _view(form: Form, filling: Filling) -> torch.Tensor:
     """A tensor of this form over the memory of its region."""
     if form.place is None:
         return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+    target, inside = filling.memory.storage(form.place)
     if form.quantized is not None:
         scale, zero = form.quantized
         made: torch.Tensor = torch._empty_affine_quantized([0], scale=scale, zero_point=zero, dtype=form.dtype)
     else:
-        made = torch.empty(0, dtype=form.dtype, device=form.device)
-    target, inside = filling.memory.storage(form.place)
+        with torch.inference_mode("inference" in form.flags):
+            made = torch.empty(0, dtype=form.dtype, device=form.device)
     begin = target.data_ptr() - target.untyped_storage().data_ptr() + inside
     with torch.no_grad():
         made.set_(target.untyped_storage(), begin // made.element_size(), form.shape, form.strides)

@@ -123,13 +123,15 @@ def digest_of(data: torch.Tensor) -> str:
 
 
 def raw(device: str, address: int, length: int, holder: Any) -> torch.Tensor:
-    """A byte tensor over memory that ``holder`` owns (a storage, or anything that keeps it alive on the CPU)."""
-    if device == "cpu":
-        if not length:
-            return torch.empty(0, dtype=torch.uint8)
-        return torch.frombuffer((ctypes.c_char * length).from_address(address), dtype=torch.uint8)
-    view = torch.empty(0, dtype=torch.uint8, device=device)
-    return view.set_(holder, address - holder.data_ptr(), (length,), (1,))
+    """A byte tensor over memory that ``holder`` owns (a storage, or on the CPU any object), and keeps alive."""
+    if isinstance(holder, torch.UntypedStorage):
+        view = torch.empty(0, dtype=torch.uint8, device=device)
+        return view.set_(holder, address - holder.data_ptr(), (length,), (1,))  # type: ignore[call-overload,no-any-return]
+    if not length:
+        return torch.empty(0, dtype=torch.uint8)
+    memory = (ctypes.c_char * length).from_address(address)
+    memory.holder = holder  # type: ignore[attr-defined]  # the tensor holds the memory, which does not own itself
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _copied(captured: Captured, settings: Settings, claim: _Claim, length: int) -> Region:
@@ -173,6 +175,7 @@ class Targets:
     def __init__(self, captured: Captured) -> None:
         self._captured = captured
         self._targets: dict[int, torch.Tensor] = {}
+        self._written = False
         self._used: dict[str, list[tuple[int, int]]] = {}
 
     def offer(self, place: Place, standing: Standing) -> bool:
@@ -190,7 +193,6 @@ class Targets:
         if not self._reserve(region.device, begin, begin + region.length):
             return False
         self._targets[number] = raw(region.device, begin, region.length, standing.holder)
-        self._keep(number, standing.holder)
         return True
 
     def storage(self, place: Place) -> tuple[torch.Tensor, int]:
@@ -199,6 +201,8 @@ class Targets:
         target = self._targets.get(number)
         if target is None:
             region = self._captured.regions[number]
+            if self._written:
+                raise RuntimeError("memory that is made after all was written would stay empty")
             if region.block is None and region.length:
                 raise Unrestorable("a large array that the script had made before its loops is not there this time")
             target = self._targets[number] = torch.empty(region.length, dtype=torch.uint8, device=region.device)
@@ -208,6 +212,7 @@ class Targets:
 
     def write(self) -> None:
         """Write the saved bytes into all targets; what was left out is compared instead."""
+        self._written = True
         for number, target in self._targets.items():
             region = self._captured.regions[number]
             if region.block is not None:
@@ -230,10 +235,6 @@ class Targets:
             return False
         used.insert(at, (start, end))
         return True
-
-    def _keep(self, number: int, holder: object) -> None:
-        # The byte tensor over an address does not own it.
-        self._targets[number].everstep_holder = holder  # type: ignore[attr-defined]
 
 
 def _write(target: torch.Tensor, data: torch.Tensor) -> None:

@@ -112,6 +112,7 @@ class Captured:
         claims: per storage or array the region it lies in, and the offset in the storage at which the region begins.
         tensors: one-dimensional byte tensors on the CPU, the bulk of the state.
         problems: what cannot be rebuilt.
+        hook_ids: torch numbers hooks per process; after a restore new ones must not take numbers of old ones.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -120,6 +121,7 @@ class Captured:
     regions: list[Region] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    hook_ids: int = 0
 
     def located(self, claim: int, offset: int) -> tuple[int, int]:
         """(number of the region, offset in it) of an offset in the storage of a claim."""
