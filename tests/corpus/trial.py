@@ -25,8 +25,8 @@ Verdict = Literal["exact", "restarted", "refused", "wrong", "broken"]
 VERDICTS: tuple[Verdict, ...] = ("exact", "restarted", "refused", "wrong", "broken")
 ENGINE = ("-m", "everstep.train.run")
 
-#: A name of a file with the number of a line, as in `train.py:12` or `train.py, line 12`.
-_PLACE = re.compile(r"\.py(:\d+|\W+line \d+)")
+#: A name of a file with the number of a line, as in `train.py:12`, `train.py, line 12` or `line 12 of train.py`.
+_PLACE = re.compile(r"\.py(:\d+|\W+line \d+)|line \d+ (of|in) \S+\.py")
 _TAIL_LINES = 12
 
 
@@ -218,7 +218,7 @@ def _refusal(stderr: Path, code: int, nproc: int) -> str | None:
         refused = code != 0 and re.search(rf"exitcode\s*:\s*{handshake.EXIT_REFUSED}\b", text) is not None
     if not refused:
         return None
-    lines = [line for line in text.splitlines() if "everstep" in line]
+    lines = [line for line in text.splitlines() if "everstep: " in line]
     return next((line for line in lines if _PLACE.search(line)), lines[-1] if lines else "")
 
 
