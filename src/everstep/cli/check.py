@@ -103,10 +103,12 @@ def _checked(command: Command, folder: Path, settings: Settings) -> Checked:
     from everstep.cli.demo.interrupts import ended_by_signals
     from everstep.client.check import Check, Scene
 
+    scene = Scene(command, Path.cwd(), folder, settings)
     try:
         with ended_by_signals(), _progress(settings) as show:
-            return Check(Scene(command, Path.cwd(), folder, settings), show).run()
+            return Check(scene, show).run()
     finally:
+        scene.close()
         _tidy(folder)
 
 

@@ -16,7 +16,6 @@ from everstep.client.check.launch import Launch
 from everstep.client.check.scene import Mode, Scene, Settings
 from everstep.client.check.verdict import Judgement, Verdict, judge_drilled, judge_plain
 from everstep.model.errors import EverstepError
-from everstep.model.handshake import EXIT_REFUSED
 
 _LOOKED_AT_S = 60.0
 """A plain run of a single process is looked at for so long, unless ``steps`` says how far."""
@@ -108,7 +107,7 @@ class Check:
 
     def _conclude(self, told: dict[str, Any], plain: Plain, drilled: Drilled, aside: Aside) -> Checked:
         first = drilled.launches[0]
-        if first.kill is None and first.exit_code != EXIT_REFUSED and not drilled.hung:
+        if first.kill is None and not first.refused and not drilled.hung:
             raise EverstepError(_not_killed(first, plain.ending.exit_code))
         return Checked(
             **told,
@@ -185,14 +184,14 @@ def _step_s(steps: tuple[Step, ...]) -> float:
 def _not_killed(launch: Launched, plain_code: int) -> str:
     if launch.exit_code == plain_code:
         return "the script ended before it could be killed: give it more steps"
-    said = f": {launch.last_words[-1]}" if launch.last_words else ""
+    said = f": {launch.complaint}" if launch.complaint else ""
     return f"made to save, the script ended with exit code {launch.exit_code} instead of {plain_code}{said}"
 
 
 def _no_steps(count: int, launch: Launch) -> str:
-    said = launch.stderr_lines()
-    if launch.exit_code != 0 and said:
-        return f"run plainly, the script ended with exit code {launch.exit_code}: {said[-1]}"
+    if launch.exit_code != 0:
+        said = f": {launch.complaint()}" if launch.complaint() else ""
+        return f"run plainly, the script ended with exit code {launch.exit_code}{said}"
     if count == 0:
         more = "" if launch.start.nproc > 1 else "; if it starts ranks by itself, let --nproc N do it"
         return f"the script made no optimizer step in its process{more}"

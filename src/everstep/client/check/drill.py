@@ -78,8 +78,9 @@ class Launched:
         facts: what the runner or the library reported.
         kill: how it was killed; None if it ended by itself.
         exit_code: of the process.
+        refused: whether everstep ended it.
+        complaint: the line of standard error that says best what went wrong.
         seconds: how long it ran.
-        last_words: the last lines of standard error.
     """
 
     number: int
@@ -90,8 +91,9 @@ class Launched:
     facts: Facts
     kill: Kill | None
     exit_code: int
+    refused: bool
+    complaint: str
     seconds: float
-    last_words: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ class Drill:
         if final["stopped"]:
             raise EverstepError(
                 "the script saves by itself, so that only its own end tells where a relaunch went on, and that is "
-                f"behind the {self.plain.stop_at} steps that were looked at: give it less to do, and --steps more than that"
+                f"behind the {self.plain.stop_at} steps looked at: give it less to do, and --steps more than that"
             )
         return max(len(self.plain.steps) - len(launch.trail.steps), 0)
 
@@ -276,8 +278,9 @@ class Drill:
             facts=facts,
             kill=kill,
             exit_code=launch.exit_code,
+            refused=launch.refused,
+            complaint=launch.complaint(),
             seconds=launch.seconds,
-            last_words=tuple(launch.stderr_lines()[-8:]),
         )
 
     def _stdout(self, launch: Launch) -> tuple[Path, ...]:

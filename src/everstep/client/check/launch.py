@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +22,16 @@ import everstep
 from everstep.client.check.command import Command
 from everstep.client.check.evidence import Facts, Trail, read_facts, read_json
 from everstep.model import handshake
+from everstep.model.handshake import EXIT_REFUSED
 
 _PACKAGE = Path(everstep.__file__).parent
 _MARK = "EVERSTEP_CHECK"
 _LOOK_S = 0.01
 _GONE_S = 10.0
+_OURS = "everstep: "
+#: ``ValueError: ...``, but not torchrun's own report of what its children did.
+_ERROR = re.compile(r"(?!torch\.distributed\.elastic)[\w.]*(Error|Exception|Interrupt|Exit)\b")
+_RANK_REFUSED = re.compile(rf"exitcode\s*:\s*{EXIT_REFUSED}\b")
 #: What a surrounding job would tell the script must not reach it.
 _STRIPPED = {value for name, value in vars(handshake).items() if name.startswith("ENV_")} | {
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -69,6 +74,7 @@ class Start:
         witness: what the witness is told, beside ``folder`` and ``ranks``.
         env: variables on top of the user's.
         startup: the hook.
+        mark: in the environment of everything that the check starts.
         ours: whether the runner of everstep is needed.
     """
 
@@ -80,6 +86,7 @@ class Start:
     witness: Mapping[str, Any]
     env: Mapping[str, str]
     startup: StartUp
+    mark: str
     ours: bool = False
 
     @property
@@ -107,14 +114,13 @@ class Launch:
         start.folder.mkdir(parents=True)
         (start.folder / "reports").mkdir()
         self.trail = Trail(start.folder / "rank-0.trail")
-        self._mark = uuid.uuid4().hex
         told = {"folder": str(start.folder), "ranks": start.nproc > 1, **start.witness}
         env = {name: value for name, value in os.environ.items() if name not in _STRIPPED}
         env.update(start.env)
         env["PYTHONPATH"] = start.startup.path(env.get("PYTHONPATH"), ours=start.ours)
         env["EVERSTEP_WITNESS"] = json.dumps(told)
         env[handshake.ENV_REPORT_DIR] = str(start.folder / "reports")
-        env[_MARK] = self._mark
+        env[_MARK] = start.mark
         with (start.folder / "stdout").open("wb") as out, (start.folder / "stderr").open("wb") as err:
             self.began_at = time.monotonic()
             self._process = subprocess.Popen(
@@ -187,10 +193,22 @@ class Launch:
         found = {int(path.parent.name): path for path in ranks.glob("*/attempt_0/*/stdout.log")}
         return tuple(found.get(rank, ranks / "missing") for rank in range(self.start.nproc))
 
-    def stderr_lines(self) -> list[str]:
-        """Lines of standard error that are not empty."""
+    @property
+    def refused(self) -> bool:
+        """Whether it ended by a refusal of everstep's; torchrun tells the codes of ranks in a table of its own."""
+        return self.exit_code == EXIT_REFUSED or any(_RANK_REFUSED.match(line) for line in self._stderr())
+
+    def complaint(self) -> str:
+        """The line of standard error that says best what went wrong; empty if there is none."""
+        lines = self._stderr()
+        ours = [line for line in lines if line.startswith(_OURS)]
+        errors = [line for line in lines if _ERROR.match(line)]
+        chosen = (ours or errors or lines) if self.refused else (errors or ours or lines)
+        return chosen[-1].removeprefix(_OURS) if chosen else ""
+
+    def _stderr(self) -> list[str]:
         text = (self.start.folder / "stderr").read_text(encoding="utf-8", errors="replace")
-        return [line.strip() for line in text.splitlines() if line.strip()]
+        return [line.strip() for line in text.splitlines() if any(map(str.isalpha, line))]
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
@@ -207,12 +225,7 @@ class Launch:
                 victim.kill()
         self._process.wait()
         self.poll()
-        limit = time.monotonic() + _GONE_S
-        while (left := self._marked()) and time.monotonic() < limit:
-            for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            time.sleep(_LOOK_S)
+        end_marked(self.start.mark)
 
     def _descendants(self) -> list[psutil.Process]:
         try:
@@ -220,14 +233,24 @@ class Launch:
         except psutil.NoSuchProcess:
             return []
 
-    def _marked(self) -> list[psutil.Process]:
-        """Processes that carry our mark: children that left the session, orphans."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get(_MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+
+def end_marked(mark: str) -> None:
+    """SIGKILL to all that carry a mark: children that left their session, orphans. Returns when they are gone."""
+    limit = time.monotonic() + _GONE_S
+    while (left := _marked(mark)) and time.monotonic() < limit:
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(_LOOK_S)
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def utc_to_monotonic(utc_s: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.client.check.command import Command
-from everstep.client.check.launch import Launch, Start, StartUp
+from everstep.client.check.launch import Launch, Start, StartUp, end_marked
 from everstep.client.check.workfolder import Original, WorkFolder
 from everstep.model import handshake
 
@@ -66,6 +67,11 @@ class Scene:
         self._cwd = cwd.resolve()
         self.original = Original(self._cwd, apart=folder.resolve())
         self._startup = StartUp(folder / "startup")
+        self._mark = uuid.uuid4().hex
+
+    def close(self) -> None:
+        """End whatever a check that was broken off has left running."""
+        end_marked(self._mark)
 
     @property
     def script(self) -> Path | None:
@@ -147,6 +153,7 @@ class Scene:
                 witness=told,
                 env=env,
                 startup=self._startup,
+                mark=self._mark,
                 ours=ours,
             )
         )

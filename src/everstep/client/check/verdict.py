@@ -10,7 +10,6 @@ from everstep.client.check.causes import why_not_deterministic, why_not_exact
 from everstep.client.check.compare import STATE, Aside, Difference, differences
 from everstep.client.check.drill import Drilled, Launched
 from everstep.client.check.evidence import Ending
-from everstep.model.handshake import EXIT_REFUSED
 
 
 class Verdict(StrEnum):
@@ -79,9 +78,9 @@ def judge_plain(plain: Ending, again: Ending, script: Path | None, diverged_at: 
 def judge_drilled(plain: Ending, drilled: Drilled, aside: Aside) -> Judgement:
     """The verdict on a script whose plain runs agree."""
     last = drilled.launches[-1]
-    refused = next((launch for launch in drilled.launches if _refused(launch)), None)
+    refused = next((launch for launch in drilled.launches if launch.refused), None)
     if refused is not None:
-        return Judgement(Verdict.REFUSES, _reason_given(refused))
+        return Judgement(Verdict.REFUSES, refused.complaint or "it gave no reason")
     resumed = any(_went_on(launch) for launch in drilled.launches[1:])
     if drilled.hung:
         return Judgement(Verdict.NOT_EXACT if resumed else Verdict.NO_RESUME, drilled.hung)
@@ -102,18 +101,6 @@ def _saw_weights(ending: Ending) -> bool:
     return any(final is not None and (final["optimizers"] or final["globals"]) for final in ending.finals)
 
 
-def _refused(launch: Launched) -> bool:
-    # torchrun tells the code of the rank that failed in a table of its own.
-    told = any(f"exitcode : {EXIT_REFUSED}" in " ".join(line.split()) for line in launch.last_words)
-    return launch.exit_code == EXIT_REFUSED or (told and launch.exit_code != 0)
-
-
-def _reason_given(launch: Launched) -> str:
-    said = [line for line in launch.last_words if line.startswith("everstep: ")]
-    text = said[-1].removeprefix("everstep: ") if said else (launch.facts.warnings or ("it gave no reason",))[-1]
-    return text
-
-
 def _went_on(launch: Launched) -> bool:
     """Whether a relaunch began behind the beginning."""
     return bool(launch.base) or (launch.base is None and launch.facts.base_step is not None)
@@ -121,7 +108,7 @@ def _went_on(launch: Launched) -> bool:
 
 def _why_no_resume(plain: Ending, last: Launched) -> str:
     if last.exit_code != plain.exit_code:
-        said = f": {last.last_words[-1]}" if last.last_words else ""
+        said = f": {last.complaint}" if last.complaint else ""
         return f"the relaunch ended with exit code {last.exit_code} instead of {plain.exit_code}{said}"
     warning = f"; {last.facts.warnings[-1]}" if last.facts.warnings else ""
     return f"nothing is carried over: every relaunch begins at the first step{warning}"
