@@ -254,10 +254,20 @@ def test_a_damaged_mirror_is_skipped_for_an_older_checkpoint(place: Path) -> Non
     seeded(3, mirror=url)
     go(5, mirror=url)
     shutil.rmtree(place / "saves")
+    older = Path(manifests(open_store(url, {}))[-2]).parent
     shard = place / "mirror/000002/000000005/shard-00000.pt"
     shard.write_bytes(shard.read_bytes()[:-3])
     go(6, mirror=url)
-    assert any("2:5" in fact["text"] for fact in facts(place, "warning"))
+    assert any("checkpoint 2:5 did not come from the mirror" in fact["text"] for fact in facts(place, "warning"))
+    assert facts(place, "restored")[-1]["base"] == f"{int(older.parent.name)}:{int(older.name)}"
+
+
+def test_what_is_damaged_in_the_folder_comes_from_the_mirror(place: Path) -> None:
+    url = str(place / "mirror")
+    seeded(3, mirror=url)
+    shard = place / "saves/000001/000000003/shard-00000.pt"
+    shard.write_bytes(shard.read_bytes()[:-3])
+    go(5, mirror=url)
     assert facts(place, "restored")[-1]["base"] == "1:3"
 
 

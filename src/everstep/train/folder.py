@@ -133,23 +133,9 @@ class Folder:
         raw = _read_json(path)
         if raw is None:
             return None
-        try:
-            shards = tuple(
-                Shard(int(s["rank"]), str(s["sha256"]), int(s["bytes"]), str(s["where"])) for s in raw["shards"]
-            )
-            manifest = Manifest(
-                Position(int(raw["attempt"]), int(raw["step"])),
-                int(raw["world_size"]),
-                shards,
-                torch=str(raw.get("torch", "")),
-                format=int(raw.get("format", 1)),
-            )
-            complete = [shard.rank for shard in shards] == list(range(manifest.world_size))
-            if manifest.position != position or not complete:
-                raise ValueError(path)
-        except (KeyError, TypeError, ValueError):
+        manifest = _manifest(position, raw)
+        if manifest is None:
             self._warn_once(f"checkpoint {position} is skipped: {path} is torn")
-            return None
         return manifest
 
     def path(self, position: Position) -> Path:
@@ -312,6 +298,31 @@ class Folder:
         if text not in self._warned:
             self._warned.add(text)
             self._warn(text)
+
+
+def manifest_of(position: Position, content: bytes) -> Manifest | None:
+    """The manifest that a file's content holds; None if it is torn, or of another checkpoint."""
+    try:
+        raw = json.loads(content)
+    except ValueError:
+        return None
+    return _manifest(position, raw if isinstance(raw, dict) else {})
+
+
+def _manifest(position: Position, raw: dict[str, Any]) -> Manifest | None:
+    try:
+        shards = tuple(Shard(int(s["rank"]), str(s["sha256"]), int(s["bytes"]), str(s["where"])) for s in raw["shards"])
+        manifest = Manifest(
+            Position(int(raw["attempt"]), int(raw["step"])),
+            int(raw["world_size"]),
+            shards,
+            torch=str(raw.get("torch", "")),
+            format=int(raw.get("format", 1)),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    complete = [shard.rank for shard in shards] == list(range(manifest.world_size))
+    return manifest if manifest.position == position and complete else None
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from everstep.train.folder import MANIFEST, Folder
+from everstep.train.folder import FORMAT, MANIFEST, Folder, manifest_of
 from everstep.train.gang import Gang
 from everstep.train.lineage import Listing, Position, attempt_file, candidates
 from everstep.train.mirror import Lost, Mirror
+from everstep.train.shard import Damaged, read_shard
 from everstep.train.stores import Refusal, Unavailable
 
 
@@ -51,7 +52,7 @@ class Hydration:
         for position in [wanted] if wanted is not None else candidates(everything):
             if position in here.manifests or position not in there.manifests:
                 break
-            problem = self._bring(position)
+            problem = self.bring(position)
             if not problem:
                 break
             problems.append(f"checkpoint {position} did not come from the mirror: {problem}")
@@ -86,17 +87,39 @@ class Hydration:
         if problems:
             raise Lost(problems[0])
 
-    def _bring(self, position: Position) -> str:
-        """All shards, each by its rank, then the manifest; what went wrong, the same on all ranks."""
-        problems = [text for text in self._gang.gather(self._mirror.fetch(position, self._gang.rank)) if text]
-        if not problems:
-            problem = ""
-            if self._keeps_folder:
-                try:
-                    self._folder.adopt(f"{position.folder}/{MANIFEST}", self._mirror.manifest(position))
-                except (Unavailable, Refusal, OSError) as error:
-                    problem = str(error)
-            problems = [text for text in self._gang.gather(problem) if text]
+    def bring(self, position: Position) -> str:
+        """One checkpoint: each shard by its rank, then the manifest, when all shards are whole.
+
+        A shard that is in the folder is replaced.
+
+        Returns:
+            What went wrong, the same on all ranks; "" if nothing did.
+        """
+        content, problem = self._bring_shard(position)
+        problems = [text for text in self._gang.gather(problem) if text]
+        if not problems and self._keeps_folder:
+            try:
+                self._folder.adopt(f"{position.folder}/{MANIFEST}", content)
+            except OSError as error:
+                problem = str(error)
+        problems = problems or [text for text in self._gang.gather(problem) if text]
         if problems and self._keeps_folder:
             self._folder.discard(position)
         return problems[0] if problems else ""
+
+    def _bring_shard(self, position: Position) -> tuple[bytes, str]:
+        """This rank's shard; (content of the manifest, what went wrong)."""
+        try:
+            content = self._mirror.manifest(position)
+            manifest = manifest_of(position, content)
+            if manifest is None:
+                return b"", f"its manifest in {self._mirror.where} is torn"
+            if manifest.world_size == self._gang.world_size and manifest.format <= FORMAT:
+                problem = self._mirror.fetch(position, self._gang.rank)
+                if problem:
+                    return b"", problem
+                read_shard(self._folder, manifest, self._gang.rank)
+        except (Unavailable, Refusal, OSError, Damaged) as error:
+            return b"", f"{self._mirror.where}: {error}"
+        # Of another kind: the manifest alone is enough to be refused by name.
+        return content, ""

@@ -43,6 +43,7 @@ _MARK = re.compile(r"collect-(\d{6,})")
 _PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _OPENING_PATIENCE_S = 60.0
 _PEERS_PATIENCE_S = 900.0
+_COLLECT_PATIENCE_S = 5.0
 
 
 class Lost(Exception):
@@ -118,7 +119,7 @@ class Mirror:
             return
         if self._share.rank == 0:
             try:
-                self._collect()
+                self._patiently(self._collect, _COLLECT_PATIENCE_S)
             except (Unavailable, Refusal, ValueError) as error:
                 # The next checkpoint comes with another try.
                 self._warn(f"old checkpoints in {self.where} could not be deleted: {error}")

@@ -195,8 +195,8 @@ class Opening:
         self._gang = gang
         self._folder = folder
         self._reporter = reporter
-        self._mirror = mirror
         self._keeps_folder = gang.rank == 0 or (gang.leads_node and not one_folder)
+        self._hydration = None if mirror is None else Hydration(gang, folder, mirror, self._keeps_folder)
 
     def open(self, env: Mapping[str, str]) -> Opened:
         """Begin the attempt that the environment names, or the next free one.
@@ -207,8 +207,8 @@ class Opening:
         numbered = env.get(handshake.ENV_ATTEMPT)
         wanted = env.get(handshake.ENV_BASE) or ""
         self._together(self._folder.prepare)
-        if self._mirror is not None:
-            self._hydrate(self._mirror, int(numbered) if numbered else None, wanted)
+        if self._hydration is not None:
+            self._hydrate(self._hydration, int(numbered) if numbered else None, wanted)
         for _ in range(_TRIES):
             listing = self._list()
             attempt = int(numbered) if numbered else listing.next_attempt()
@@ -244,22 +244,28 @@ class Opening:
     def _first_readable(self, positions: Iterable[Position]) -> tuple[Position | None, dict[str, Any] | None]:
         """The first checkpoint of which every rank can read its shard; (None, None) if there is none."""
         for position in positions:
-            seen = [m for m in self._gang.gather(self._folder.read_manifest(position)) if m is not None]
-            manifest: Manifest = seen[0] if seen else Manifest(position, 0, ())
-            if seen:
-                self._refuse_another_kind(manifest)
-            state, problem = None, "" if seen else "its manifest is gone"
-            if seen:
-                try:
-                    state = read_shard(self._folder, manifest, self._gang.rank)
-                except Damaged as error:
-                    problem = str(error)
-            problems = [text for text in self._gang.gather(problem) if text]
-            if not problems:
+            state, problem = self._read(position)
+            if problem and self._hydration is not None and not self._hydration.bring(position):
+                # Damaged here, whole in the mirror.
+                state, problem = self._read(position)
+            if not problem:
                 return position, state
             if self._gang.rank == 0:
-                self._reporter.warn(f"checkpoint {position} is skipped: {problems[0]}")
+                self._reporter.warn(f"checkpoint {position} is skipped: {problem}")
         return None, None
+
+    def _read(self, position: Position) -> tuple[dict[str, Any] | None, str]:
+        """This rank's state at a checkpoint, and what any rank found wrong, the same on all."""
+        seen = [m for m in self._gang.gather(self._folder.read_manifest(position)) if m is not None]
+        state, problem = None, "" if seen else "its manifest is gone"
+        if seen:
+            self._refuse_another_kind(seen[0])
+            try:
+                state = read_shard(self._folder, seen[0], self._gang.rank)
+            except Damaged as error:
+                problem = str(error)
+        problems = [text for text in self._gang.gather(problem) if text]
+        return (None, problems[0]) if problems else (state, "")
 
     def _refuse_another_kind(self, manifest: Manifest) -> None:
         """What is whole, and yet cannot be trained on here."""
@@ -280,8 +286,7 @@ class Opening:
                 f"training on would not be exact; install torch {manifest.torch}, or give another checkpoint folder"
             )
 
-    def _hydrate(self, mirror: Mirror, attempt: int | None, wanted: str) -> None:
-        hydration = Hydration(self._gang, self._folder, mirror, self._keeps_folder)
+    def _hydrate(self, hydration: Hydration, attempt: int | None, wanted: str) -> None:
         try:
             problem = hydration.run(self._list(), attempt, Position.parse(wanted) if wanted else None)
         except Lost as error:
