@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
@@ -15,6 +16,7 @@ from everstep.train.feed import END, Feed, WrongData
 from everstep.train.reports import numbers
 from everstep.train.saves import Fenced, Saves
 from everstep.train.surroundings import Surroundings
+from everstep.train.unsaved import Unsaved
 
 _HOLD_LOOK_S = 0.1
 _MIRROR_PATIENCE_S = 300.0
@@ -66,7 +68,9 @@ class Run:
         self._restored_feed = restored["feed"] if restored is not None else None
         self._restored_random = restored["random"] if restored is not None else None
         self.step: int = restored["step"] if restored is not None else 0
-        self._saves = Saves(objects, around, self._name, self.step if restored is not None else None)
+        off = os.environ.get(handshake.ENV_CHECKPOINT_MODE) == handshake.MODE_OFF
+        made = Unsaved if off else Saves
+        self._saves: Saves = made(objects, around, self._name, self.step if restored is not None else None)
         self._finished = False
 
     @property
@@ -269,7 +273,7 @@ class Run:
         self._close()
         if saved:
             raise Saved
-        raise SystemExit("everstep: asked to stop, but the last save failed; the older checkpoint stays")
+        raise SystemExit(f"everstep: asked to stop, {self._saves.missing}")
 
     # --- what is saved ------------------------------------------------------------------------------------------
 

@@ -68,7 +68,10 @@ class Saves:
 
     Attributes:
         step: of the newest checkpoint, None if there is none.
+        missing: what to say of a stop without a save.
     """
+
+    missing = "but the last save failed; the older checkpoint stays"
 
     def __init__(
         self, objects: Mapping[str, Any], around: Surroundings, name: Callable[[torch.Tensor], str], step: int | None
