@@ -66,8 +66,8 @@ class Arriving:
         """The script ended before the safe point."""
         lines, key = self.path.turns[-1].lines, self.path.turns[-1].key
         refuse(
-            f"the loop at line {lines[0]} of module {key[0]}, in which the save was made, was not reached again: {ended}. "
-            "What the script does before it must not depend on anything outside; start afresh with another --dir"
+            f"the loop at line {lines[0]} of module {key[0]}, in which the save was made, was not reached again: "
+            f"{ended}. What the script does before must not depend on anything outside; start afresh with another --dir"
         )
 
     def _arrived(self, frame: FrameType) -> tuple[list[FrameType], list[Place]]:

@@ -26,6 +26,7 @@ from everstep.train.script import batches, graph, loaderkind, surroundings
 from everstep.train.script.arrival import Arriving
 from everstep.train.script.heads import Marker
 from everstep.train.script.output import Output
+from everstep.train.script.ranks import at_start, follow
 from everstep.train.script.refusal import refuse, tell_with
 from everstep.train.script.replay import Replaying
 from everstep.train.script.rewrite import Rewritten
@@ -76,17 +77,23 @@ class _Start:
         self._order = order
         self._env = os.environ
         report_dir = self._env.get(handshake.ENV_REPORT_DIR)
-        self.gang = Gang(where=self._env.get(handshake.ENV_INSTANCE) or os.uname().nodename)
-        self.reporter = Reporter(Path(report_dir) if report_dir else None, self.gang.rank)
+        self.reporter = Reporter(Path(report_dir) if report_dir else None, int(self._env.get("RANK") or 0))
         tell_with(self.reporter.refuse)
+        self.gang = self._gang()
         graph.refuse_with(refuse)
         self._folder = Folder(order.folder, self.reporter.warn)
         self._opened: Opened | None = None
 
+    def _gang(self) -> Gang:
+        try:
+            return at_start(self._env, self._env.get(handshake.ENV_INSTANCE) or os.uname().nodename)
+        except Refused as refusal:
+            refuse(refusal.text)
+
     def open(self) -> dict[str, Any] | None:
         """Begin an attempt; the state to continue from, None for the beginning."""
         try:
-            self._opened = Opening(self.gang, self._folder, self.reporter, True).open(self._env)
+            self._opened = self._open()
         except Refused as refusal:
             refuse(refusal.text)
         saved = self._opened.state
@@ -95,6 +102,11 @@ class _Start:
             saved["base"] = self._opened.source
         self._initial()
         return saved
+
+    def _open(self) -> Opened:
+        if self.gang.rank > 0 and self.gang.group is None:
+            return follow(self.gang, self._folder, self.reporter, int(self._env[handshake.ENV_ATTEMPT]))
+        return Opening(self.gang, self._folder, self.reporter, True).open(self._env)
 
     def _check(self, saved: Mapping[str, Any]) -> None:
         """What is known before the script runs must be as it was."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -19,7 +20,8 @@ from everstep.train.script.advance import position
 from everstep.train.script.heads import Heads, Record
 from everstep.train.script.output import Output
 from everstep.train.script.path import Path, Stranger, Turn, place, user_frames
-from everstep.train.script.refusal import leave
+from everstep.train.script.ranks import MOST_POINTS, NOTHING, Apart, Votes, Wishes, joined
+from everstep.train.script.refusal import leave, refuse
 from everstep.train.script.saving import Saves
 from everstep.train.script.sources import Sources
 from everstep.train.script.steps import Steps
@@ -71,11 +73,16 @@ class Session:
         self._warned: set[str] = set()
         self._reported_at = 0.0
         self._total: int | None = None
+        self._votes: Votes | None = None
+        if parts.gang.world_size > 1:
+            self._votes = Votes(lambda: joined(os.environ), parts.every_steps or MOST_POINTS)
+        self._apart = self._voted = self._resumed = False
         self.heads = Heads(parts.steps, self.passed)
 
     def resumed(self, step: int) -> None:
         """The safe point of an earlier save is restored."""
         self._saved_step = step
+        self._resumed = True
 
     # --- safe points -----------------------------------------------------------------------------------------------
 
@@ -86,15 +93,13 @@ class Session:
             return
         now = time.monotonic()
         self._report(now)
-        if not self._due(now):
+        wishes = self._agreed(self._wishes(now))
+        if not (wishes.save or wishes.stop) or not self._save(record, now):
             return
-        if not self._save(record, now):
-            return
-        parts = self._parts
-        parts.requests.saved()
-        if parts.requests.stop or parts.terminations.asked:
+        self._parts.requests.saved()
+        if wishes.stop:
             self._stop()
-        if parts.requests.holding:
+        if wishes.hold:
             self._hold()
 
     def _report(self, now: float) -> None:
@@ -104,14 +109,38 @@ class Session:
             self._total = progress.total(self.heads.stack[1:], count)
         parts.reporter.progress(count, self._total, {}, stepped=True)
 
-    def _due(self, now: float) -> bool:
+    def _wishes(self, now: float) -> Wishes:
         parts = self._parts
         due = parts.pace.due(now)
         if parts.every_steps is not None:
             due = parts.steps.count - self._saved_step >= parts.every_steps
         parts.requests.look(parts.reporter.utc(), parts.pace.margin_s())
         parts.pace.expect(parts.requests.hazard_per_h)
-        return due or parts.requests.save or parts.requests.stop or parts.terminations.asked
+        paced = due and parts.gang.rank == 0
+        return Wishes(paced or parts.requests.save, self._stopping(), parts.requests.holding)
+
+    def _stopping(self) -> bool:
+        return self._parts.requests.stop or self._parts.terminations.asked
+
+    def _agreed(self, mine: Wishes) -> Wishes:
+        """What all ranks want; nothing where they do not vote now."""
+        if self._votes is None:
+            return mine
+        if self._apart or not self._votes.due():
+            return NOTHING
+        try:
+            agreed = self._votes.vote(mine, self._parts.steps.count)
+        except Apart as error:
+            if self._resumed and not self._voted:
+                refuse(f"the ranks did not come back to the same step: {error}")
+            self._apart = True
+            self._warn(f"no save can be made: {error}; training goes on, and starts from the last save if it is killed")
+            return NOTHING
+        self._voted = True
+        return agreed
+
+    def _gang(self) -> Gang:
+        return self._parts.gang if self._votes is None else self._votes.gang
 
     def _hold(self) -> None:
         """Stand still with a saved state until killed, stopped, or told to go on by a later request."""
@@ -120,9 +149,10 @@ class Session:
         while True:
             time.sleep(_HOLD_LOOK_S)
             parts.requests.look(parts.reporter.utc(), parts.pace.margin_s())
-            if parts.requests.stop or parts.terminations.asked:
+            stop, hold = self._gang().agree(self._stopping(), parts.requests.holding)
+            if stop:
                 self._stop()
-            if not parts.requests.holding:
+            if not hold:
                 return
 
     def _stop(self) -> None:
@@ -132,25 +162,31 @@ class Session:
     # --- saving ----------------------------------------------------------------------------------------------------
 
     def _save(self, record: Record, now: float) -> bool:
-        parts, count = self._parts, self._parts.steps.count
+        count = self._parts.steps.count
         if count == self._saved_step:
             return True
-        try:
-            state = self._state(record)
-        except NotNoted:
-            return False
-        except Unsafe as reason:
-            self._complain(str(reason), now)
-            return False
-        except Exception as error:
-            # A defect of ours, or an object that raises when it is looked at: neither may end the training.
-            self._complain(f"no save can be made here: {type(error).__name__}: {error}", now)
+        state = self._state_or_none(record, now)
+        (nobody,) = self._gang().agree(state is None)
+        if nobody:
             return False
         self._unsafe_since = None
-        done = parts.saves.save(parts.gang, count, state, now)
+        done = self._parts.saves.save(self._gang(), count, state, now)
         if done:
             self._saved_step = count
         return done
+
+    def _state_or_none(self, record: Record, now: float) -> dict[str, Any] | None:
+        """What is to be saved; None, perhaps with a complaint, where no save can be made."""
+        try:
+            return self._state(record)
+        except NotNoted:
+            return None
+        except Unsafe as reason:
+            self._complain(str(reason), now)
+        except Exception as error:
+            # A defect of ours, or an object that raises when it is looked at: neither may end the training.
+            self._complain(f"no save can be made here: {type(error).__name__}: {error}", now)
+        return None
 
     def _state(self, record: Record) -> dict[str, Any]:
         self._check_threads()
