@@ -208,6 +208,8 @@ def _readable(path: Path) -> bool:
 @pytest.mark.e2e
 def test_what_cannot_start_says_why_in_one_line(home: Home) -> None:
     home.path.mkdir()
+    wrong = home.path / "wrong.yaml"
+    wrong.write_text("zoness: {}")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         cases: list[tuple[tuple[str, ...], str, int, str]] = [
             (("--host", "0.0.0.0"), "", 2, "can be reached from other machines"),
@@ -215,6 +217,7 @@ def test_what_cannot_start_says_why_in_one_line(home: Home) -> None:
             (("--cloud", "nowhere.yaml"), "", 2, "there is no file"),
             ((), "providers: {nimbus: }", 2, "there is no provider 'nimbus'"),
             ((), "providers: {local: {colour: red}}", 2, "unexpected keyword argument 'colour'"),
+            (("--cloud", str(wrong)), "", 2, "zoness: unknown key; did you mean 'zones'?"),
             (("--store", "mystery://x"), "", 2, "no store is called 'mystery'"),
             (("--port", str(taken.getsockname()[1])), "", 1, "is taken by another program"),
         ]

@@ -28,7 +28,7 @@ from everstep.control.controller import Controller
 from everstep.control.highwater import HighWater
 from everstep.control.options import Options as LoopOptions
 from everstep.model.errors import BadInput, EverstepError, Problem
-from everstep.ports import Provider, Store
+from everstep.ports import OfferQuery, Provider, Store
 from everstep.server import installation, listening
 from everstep.server.app import make_app
 from everstep.server.context import Context
@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 _SWEEP_S = 30.0
 _UPLOADS_KEPT_S = 30 * 86_400.0
 _LOG_BYTES = 10 << 20
+_CHECK_TIMEOUT_S = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -89,6 +90,7 @@ async def run(options: Options, *, on_ready: Callable[[ServerInfo], None] = lamb
     try:
         os.chdir(options.home.path)
         found = _providers(options)
+        await _check_configurations(found)
         listener = _listener(options)
         store = open_store(options.store or f"sqlite:///{options.home.journal_file}")
         server = Server(options, found, store, listener, fingerprint=fingerprint)
@@ -241,6 +243,21 @@ def _providers(options: Options) -> dict[str, Provider]:
     return made
 
 
+async def _check_configurations(found: Mapping[str, Provider]) -> None:
+    """Raises BadInput when a provider says that it is configured wrongly: a server would sell nothing and not say why.
+
+    Any other trouble may pass, and is the controller's.
+    """
+    for name, provider in found.items():
+        try:
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):
+                await provider.offers(OfferQuery())
+        except BadInput:
+            raise
+        except Exception as error:
+            log.warning("provider %s: %s", name, error or type(error).__name__)
+
+
 def _local(home: Home, given: dict[str, Any]) -> dict[str, Any]:
     """The cloud in a box lives in the folder too, and its machines run the agent that belongs to this server."""
     import sys
@@ -294,5 +311,5 @@ def _fail(code: int, error: Exception) -> int:
     import sys
 
     stream: IO[str] = sys.stderr
-    stream.write(f"everstep server: {error}\n")
+    stream.write(f"everstep server: {'; '.join(str(error).splitlines())}\n")
     return code

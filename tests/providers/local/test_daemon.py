@@ -299,13 +299,30 @@ async def test_a_malformed_trace_starts_nothing(make_box: MakeBox, tmp_path: Pat
         await box.offers(OfferQuery())
 
 
-async def test_another_configuration_is_refused_while_the_box_runs(box: LocalProvider, tmp_path: Path) -> None:
-    await box.status()
+async def test_another_configuration_is_refused_while_the_box_has_machines(box: LocalProvider, tmp_path: Path) -> None:
+    await start(box)
     other = tmp_path / "other.yaml"
     other.write_text(CONFIG)
-    with pytest.raises(BadInput, match=r"other\.yaml: the box runs with .*home\.yaml; stop it first"):
+    with pytest.raises(BadInput, match=r"other\.yaml: the box has 1 machine of .*home\.yaml; end them first"):
         await LocalProvider(box.home, other).status()
-    assert (await LocalProvider(box.home).status())["config"].endswith("home.yaml")
+    (tmp_path / "home.yaml").write_text("nonsense")  # a server that is started again under a running job
+    again = await LocalProvider(box.home, tmp_path / "home.yaml").status()
+    assert again["config"].endswith("home.yaml")
+    assert len(again["instances"]) == 1
+
+
+@pytest.mark.parametrize("name", ["other.yaml", "home.yaml"])
+async def test_a_box_without_machines_makes_way(box: LocalProvider, tmp_path: Path, name: str) -> None:
+    """For another configuration and for another text of the same one."""
+    before = await daemon_pid(box)
+    assert (await LocalProvider(box.home, tmp_path / "home.yaml").status())["pid"] == before
+    (tmp_path / name).write_text(CONFIG.replace("spot: 0.9", "spot: 0.8"))
+    offers = await LocalProvider(box.home, tmp_path / name).offers(OfferQuery())
+    assert {o.price_usd_per_h for o in offers} == {0.8, 3.06}
+    (tmp_path / name).write_text("nonsense")
+    with pytest.raises(BadInput):
+        await LocalProvider(box.home, tmp_path / name).offers(OfferQuery())
+    assert len(await LocalProvider(box.home).offers(OfferQuery())) == len(offers)
 
 
 async def test_a_box_can_be_stopped_and_started_again(box: LocalProvider) -> None:

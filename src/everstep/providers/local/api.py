@@ -15,6 +15,7 @@ from everstep.model.errors import PROVIDER_ERRORS, BadInput, BadRequest, Problem
 from everstep.ports import HistoryQuery, LaunchRequest, OfferQuery, VolumeSpec
 from everstep.providers.local import rpc
 from everstep.providers.local.box import Box, find
+from everstep.providers.local.config import BoxConfig, read_config
 from everstep.providers.local.machines import ProcessMachines
 from everstep.providers.local.proxy import BLACKHOLE, RESET, Gateways
 from everstep.providers.local.state import InstanceRecord
@@ -28,6 +29,7 @@ class _Host(Protocol):
     """The daemon, as its API sees it."""
 
     home: Path
+    config: BoxConfig
     box: Box
     book: SupplyBook
     machines: ProcessMachines
@@ -137,15 +139,27 @@ class Api:
     # --- the box itself ----------------------------------------------------------------------------------------------
 
     async def _do_hello(self, config: str | None, agent_argv: list[str]) -> dict[str, Any]:
-        """A client introduces itself: its configuration must be the one that plays; its agent is used from now on."""
+        """A client introduces itself: its configuration must be the one that plays; its agent is used from now on.
+
+        A box without machines makes way for another configuration: ``leaving`` tells the client to start it anew.
+        """
         facts = self.box.state.facts
-        if config is not None and config != facts.config_path:
-            text = f"the box runs with {facts.config_path or 'the default configuration'}"
-            raise BadInput(Problem(config, "", text, f"stop it first, or use another folder than {self.daemon.home}"))
+        if config is not None:
+            self._leaving = self._makes_way(config)
         if agent_argv and agent_argv != facts.agent_argv:
             self.box.state.save(replace(facts, agent_argv=agent_argv))
             self.daemon.machines.agent_argv = agent_argv
-        return {"pid": os.getpid()}
+        return {"pid": os.getpid(), "leaving": self._leaving}
+
+    def _makes_way(self, config: str) -> bool:
+        """Whether another configuration, or the same file with another content, is to take over."""
+        playing, held = self.box.state.facts.config_path, len(self.box.state.living)
+        if not held:
+            return read_config(Path(config)).digest != self.daemon.config.digest or config != playing
+        if config != playing:
+            text = f"the box has {held} machine{'' if held == 1 else 's'} of {playing or 'the default configuration'}"
+            raise BadInput(Problem(config, "", text, f"end them first, or use another folder than {self.daemon.home}"))
+        return False
 
     async def _do_status(self) -> dict[str, Any]:
         machines, now = self.daemon.machines, self.daemon.now()

@@ -41,7 +41,7 @@ class LocalProvider:
     Args:
         home: folder of the box: one box per folder.
         config_path: what the box offers (``config.py`` lists the keys); None = what it was last started with, or this
-            computer as one static machine.
+            computer as one static machine. A box that runs with another one is started anew, unless it has machines.
         agent_argv: command of the agent, run with the ``BOOT_*`` environment in the machine's own folder; empty = as
         the
             configuration says, or as last time.
@@ -198,14 +198,21 @@ class LocalProvider:
         for _ in range(2):
             try:
                 if not self._greeted:
-                    config = None if self._config is None else str(self._config)
-                    await rpc.call(self.home, "hello", {"config": config, "agent_argv": self._agent_argv})
-                    self._greeted = True
+                    await self._greet()
                 return await rpc.call(self.home, method, params)
             except (ConnectionRefusedError, FileNotFoundError):
                 self._greeted = False
                 await asyncio.to_thread(self._start)
         raise Unreachable(f"the box in {self.home} does not stay up; see {self.home / 'daemon.log'}")
+
+    async def _greet(self) -> None:
+        """Raises ConnectionRefusedError when the daemon makes way for our configuration, and has gone."""
+        config = None if self._config is None else str(self._config)
+        answer = await rpc.call(self.home, "hello", {"config": config, "agent_argv": self._agent_argv})
+        if answer["leaving"]:
+            await rpc.gone(self.home)
+            raise ConnectionRefusedError
+        self._greeted = True
 
     def _start(self) -> None:
         """Starts the daemon and returns when it serves; harmless if another caller is faster (the lock decides)."""
