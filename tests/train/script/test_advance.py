@@ -77,7 +77,7 @@ PLAIN: dict[str, Callable[[], Iterable[Any]]] = {
     "count": lambda: itertools.islice(itertools.count(3), 12),
     "reversed": lambda: reversed([*range(12)]),
     "enumerate": lambda: enumerate("abcdefghijkl"),
-    "drawn from the global state": lambda: torch.randperm(12),
+    "tensor": lambda: torch.arange(12) * 3,
     "nested zip": lambda: zip(range(12), enumerate("abcdefghijkl"), strict=True),
 }
 
@@ -87,7 +87,6 @@ DRAINED: dict[str, Callable[[], Iterable[Any]]] = {
     "generator of tensors": lambda: (torch.full((1000,), i) for i in range(12)),
     "progress bar of the user": lambda: Bar(DataLoader(Counted(), 2, shuffle=True, num_workers=1)),
     "chain of loaders": lambda: itertools.chain(loader(num_workers=1), loader(num_workers=1)),
-
 }
 
 
@@ -183,6 +182,11 @@ def test_fewer_items_are_refused() -> None:
     sizes = iter([9, 3])
     with pytest.raises(WrongData, match="gives 3 items now, it gave 5 before"):
         relaunched(lambda: range(next(sizes)), 5)
+
+
+def test_other_contents_are_refused() -> None:
+    with pytest.raises(WrongData, match="other contents"):
+        relaunched(lambda: torch.randperm(20), 5)
 
 
 def test_another_kind_of_iterator_is_refused() -> None:

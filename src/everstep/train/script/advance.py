@@ -20,6 +20,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from everstep.train.loaders import WrongData
@@ -36,8 +37,10 @@ _PLAIN = {
     type(iter(range(1 << 70))),
     *(itertools.count, itertools.repeat, itertools.product, itertools.permutations, itertools.combinations),
 }
-_BY_INDEX = type(iter(type("Sequence", (), {"__getitem__": lambda self, index: index})()))
+_BY_INDEX: Any = type(iter(type("Sequence", (), {"__getitem__": lambda self, index: index})()))
 """What ``iter`` gives for an object that has only ``__getitem__``, such as a map-style data set."""
+
+_SEQUENCES: tuple[type, ...] = (type(iter([])), type(iter(())), type(reversed([])))
 
 _PROGRESS_BARS = ("tqdm", "rich")
 
@@ -83,7 +86,8 @@ def position(iterator: Iterator[Any], taken: int) -> dict[str, Any]:
         return {"taken": taken, "check": None, "loaders": {}, "problems": problems}
     loaders = {way: batches.position() for way, batches in _loaders(iterator).items()}
     problems = [saved["problem"] for saved in loaders.values() if saved["problem"]]
-    return {"taken": taken, "check": None, "loaders": loaders, "problems": problems}
+    contents = _contents(iterator)
+    return {"taken": taken, "check": None, "loaders": loaders, "contents": contents, "problems": problems}
 
 
 def advance(iterator: Iterator[Any], count: int, saved: dict[str, Any] | None = None) -> Iterator[Any]:
@@ -101,11 +105,14 @@ def advance(iterator: Iterator[Any], count: int, saved: dict[str, Any] | None = 
         raise WrongData(f"the loop goes over {_name(iterator)} now, which is not what it went over")
     if isinstance(iterator, Watched):
         return _drain(iterator, count, saved)
+    if saved is not None and saved["contents"] != _contents(iterator):
+        raise WrongData(f"the loop goes over {_name(iterator)} with other contents than before the save")
     if isinstance(iterator, Batches):
         iterator.restore(saved["loaders"].get((), {}) if saved else iterator.position(), count)
         return iterator
-    if isinstance(iterator, _BY_INDEX):
-        iterator.__setstate__(count)  # type: ignore[attr-defined]  # items are fetched by their number
+    if type(iterator) is _BY_INDEX:
+        # Items are fetched by their number.
+        iterator.__setstate__(count)  # type: ignore[attr-defined]
         return iterator
     _skip(iterator, count, saved)
     return iterator
@@ -148,7 +155,7 @@ def _take(iterator: Iterator[Any], count: int) -> None:
 
 
 def _is_known(iterator: Any) -> bool:
-    if isinstance(iterator, (Batches, _BY_INDEX)) or type(iterator) in _PLAIN:
+    if isinstance(iterator, Batches) or type(iterator) in (*_PLAIN, _BY_INDEX):
         return True
     children = _beneath(iterator)
     return children is not None and all(_is_known(child) for child in children)
@@ -164,12 +171,29 @@ def _loaders(iterator: Any, way: tuple[int, ...] = ()) -> dict[tuple[int, ...], 
     return found
 
 
+def _contents(iterator: Any, way: tuple[int, ...] = ()) -> dict[tuple[int, ...], int]:
+    """A checksum for each list and tuple beneath, of up to 256 of its numbers, texts and small tensors."""
+    if type(iterator) in _SEQUENCES:
+        held = [thing for thing in gc.get_referents(iterator) if type(thing) in (list, tuple)]
+        return {way: glance([_told(entry) for entry in held[0][:: max(1, len(held[0]) // 256)]])} if held else {}
+    found = {}
+    for number, child in enumerate(_beneath(iterator) or ()):
+        found.update(_contents(child, (*way, number)))
+    return found
+
+
+def _told(entry: Any) -> Any:
+    """An entry of a list if the training does not change it, else its type."""
+    small = isinstance(entry, torch.Tensor) and entry.numel() <= 16 and not entry.requires_grad
+    return entry if small or isinstance(entry, (int, float, str, bytes)) else type(entry).__qualname__
+
+
 def _beneath(iterator: Any) -> list[Any] | None:
     """The iterators a known wrapper takes from, in its order; None for anything else."""
     if isinstance(iterator, enumerate):
-        return [iterator.__reduce__()[1][0]]  # type: ignore[index]
+        return [iterator.__reduce__()[1][0]]
     if isinstance(iterator, zip):
-        return list(iterator.__reduce__()[1])  # type: ignore[arg-type]
+        return list(iterator.__reduce__()[1])
     if isinstance(iterator, itertools.islice):
         return [held for held in gc.get_referents(iterator) if isinstance(held, Iterator)]
     if isinstance(iterator, types.GeneratorType):

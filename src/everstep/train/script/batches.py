@@ -68,11 +68,13 @@ def _iterate(loader: DataLoader[Any]) -> Iterator[Any]:
     if not (loader.persistent_workers and loader.num_workers > 0):
         return Batches(loader)
     # As torch does it: one iterator for the whole life of the loader, and begun again for each epoch.
-    if isinstance(loader._iterator, Batches):
-        loader._iterator.begin_again()
-    else:
-        loader._iterator = Batches(loader)  # type: ignore[assignment]
-    return loader._iterator  # type: ignore[return-value]
+    kept: Any = loader._iterator
+    if isinstance(kept, Batches):
+        kept.begin_again()
+        return kept
+    made = Batches(loader)
+    loader.__dict__["_iterator"] = made
+    return made
 
 
 class Batches(Iterator[Any]):
@@ -102,6 +104,8 @@ class Batches(Iterator[Any]):
         self._pending: tuple[Position, int] | None = None
         self._expected: Position | None = None
         self._seed: torch.Tensor | None = None
+        self._first: dict[str, Any] | None = None
+        """The random states before the first batch, if it is drawn in this process."""
         self._begin()
 
     # --- iterating --------------------------------------------------------------------------------------------------
@@ -110,7 +114,7 @@ class Batches(Iterator[Any]):
         return self
 
     def __len__(self) -> int:
-        return len(self._loader._index_sampler)  # type: ignore[arg-type]  # what torch's own iterator answers
+        return len(self._loader._index_sampler)  # what torch's own iterator answers
 
     def __getattr__(self, name: str) -> Any:
         """Whoever asks for an attribute of torch's iterator (``_shutdown_workers``, ...) gets it."""
@@ -153,7 +157,7 @@ class Batches(Iterator[Any]):
             "random": randomness.capture(),
             "samplers": self._sampler_state(),
         }
-        self._first: dict[str, Any] | None = None
+        self._first = None
         self._start_states = dict(self._states)
         self._reset_counters(0, self._states)
         if _Mode.tickets:

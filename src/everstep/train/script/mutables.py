@@ -67,7 +67,7 @@ def opaque(roots: Mapping[str, object]) -> str | None:
     """The way to a suspended generator or iterator that an attribute holds, or None."""
     for way, thing, _ in _walk(roots):
         if isinstance(thing, types.GeneratorType) or type(thing).__module__ == "itertools":
-            return way[0] + "".join(f".{key}" if kind == "." else f"[{key!r}]" for kind, key in way[1:])
+            return str(way[0]) + "".join(f".{key}" if kind == "." else f"[{key!r}]" for kind, key in way[1:])
     return None
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from everstep.train.script.output.files import Files
-from everstep.train.script.output.handles import file_state, restore_file
+from everstep.train.script.output.handles import NotSavable, file_state, restore_file
 from everstep.train.script.output.stdout import Stdout
 
-__all__ = ["Output", "file_state", "restore_file"]
+__all__ = ["NotSavable", "Output", "file_state", "restore_file"]
 
 
 class Output:
@@ -42,8 +42,9 @@ class Output:
 
         Its files are those of its first start. With a save, standard output is muted until `restored`.
         """
-        self._files.begin(None if replaying is None else replaying["files"])
+        # In this order: cutting the file that standard output goes to does not make it one of the script's files.
         self._stdout.begin(None if replaying is None else replaying["stdout"])
+        self._files.begin(None if replaying is None else replaying["files"])
 
     def position(self) -> dict[str, Any]:
         """At a save: everything is flushed; where the output is. Picklable."""
@@ -51,11 +52,11 @@ class Output:
 
     def restored(self, saved: dict[str, Any]) -> None:
         """At the safe point: the files and the log are those of the save; what is written from now on counts."""
-        self._stdout.drop()
-        self._files.restored(saved["files"])
+        self._files.unwatch()
         self._stdout.restored(saved["stdout"])
+        self._files.restored(saved["files"])
 
     def end(self) -> None:
         """Nothing more is watched; standard output is the process's own again. For tests."""
-        self._files.end()
+        self._files.unwatch()
         self._stdout.end()

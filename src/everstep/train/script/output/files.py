@@ -214,8 +214,7 @@ class Files:
 
     def restored(self, saved: dict[str, Any]) -> None:
         """Put every file to what it was at the save; open handles go on in them."""
-        watch.listen(None)
-        events.flush()
+        self.unwatch()
         self._journal.load()
         fds = handles.written_fds(self._journal.firsts)
         handles.flush(fds)
@@ -235,8 +234,9 @@ class Files:
                 refuse(f"{path} is open for writing, but {self._tainted[path]}")
         watch.listen(self)
 
-    def end(self) -> None:
-        """Nothing is watched any more."""
+    def unwatch(self) -> None:
+        """What is written from now on is not the script's."""
+        events.flush()
         watch.listen(None)
 
 

@@ -8,7 +8,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Container
+from collections.abc import Collection, Container
 from typing import Any
 
 _TOP = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
@@ -45,7 +45,7 @@ def file_objects(fds: Container[int]) -> list[Any]:
     return sorted(found, key=lambda file: not isinstance(file, io.TextIOWrapper))
 
 
-def flush(fds: Container[int]) -> None:
+def flush(fds: Collection[int]) -> None:
     """Write out what file objects over ``fds`` hold back."""
     for file in file_objects(fds) if fds else ():
         if file.writable():

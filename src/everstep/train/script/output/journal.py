@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from everstep.model import handshake
+
 SMALL = 1 << 20
 """Files up to so many bytes are kept whole."""
 _COPIED = 1 << 26
@@ -186,3 +188,6 @@ _CACHES = ("torchinductor_", "pymp-", "torch_extensions")
 def _system() -> Iterator[str]:
     yield from ("/dev/", "/proc/", "/sys/")
     yield os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache/")
+    reports = os.environ.get(handshake.ENV_REPORT_DIR)
+    if reports:
+        yield os.path.realpath(reports) + os.sep

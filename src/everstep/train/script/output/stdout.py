@@ -84,10 +84,6 @@ class Stdout:
         where = os.fstat(self._terminal)
         return {"log": os.lseek(self._log, 0, os.SEEK_CUR), "file": _identity(where), "size": where.st_size}
 
-    def drop(self) -> None:
-        """Forget what is buffered."""
-        self._flush()
-
     def restored(self, saved: dict[str, Any]) -> None:
         """Cut back to ``saved``; what is written from now on is output."""
         assert self._tee is not None
@@ -100,14 +96,16 @@ class Stdout:
         """Give ``sys.stdout`` back."""
         self._flush()
         os.dup2(self._terminal, 1)
-        sys.stdout, sys.__stdout__ = self._before  # type: ignore[misc]
+        sys.stdout, sys.__stdout__ = self._before  # type: ignore[misc, assignment]
         os.close(self._log)
         os.close(self._terminal)
 
     def _flush(self) -> None:
-        for text in {id(text): text for text in (sys.stdout, self._text)}.values():
-            if text is not None and not text.closed:
-                text.flush()
+        # The script may have put something of its own over ours.
+        streams: list[TextIO | None] = [sys.stdout, self._text]
+        for stream in streams:
+            if stream is not None and not stream.closed:
+                stream.flush()
 
     def _start(self) -> dict[str, Any]:
         """Where standard output was when the run first began; noted at that time."""

@@ -157,7 +157,7 @@ def _of_fd(fd: Any) -> str | None:
 
 # --- torch ------------------------------------------------------------------------------------------------------------
 
-_writers = {(torch, "save"): torch.save, (torch.jit, "save"): torch.jit.save}
+_writers: dict[tuple[Any, str], Callable[..., Any]] = {(torch, "save"): torch.save, (torch.jit, "save"): torch.jit.save}
 
 
 def _announce_torch(on: bool) -> None:
