@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -190,3 +191,17 @@ def test_a_process_without_torch_leaves_its_evidence(tmp_path: Path) -> None:
     assert len(drawn) == 1
     assert [line.split()[1] for line in (tmp_path / "rank-0.trail").read_text().splitlines()] == ["started"] * 2
     assert json.loads((tmp_path / "rank-0.json").read_text())["steps"] == 0
+
+
+def test_the_sites_own_hook_still_runs(tmp_path: Path) -> None:
+    package = Path(__file__).parents[3] / "src" / "everstep" / "train" / "script" / "witness"
+    hook, site = tmp_path / "hook", tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import builtins; builtins.of_the_site = True\n")
+    shutil.copytree(package, hook / "everstep_witness")
+    shutil.copyfile(package / "startup.py", hook / "sitecustomize.py")
+    env = {**os.environ, "PYTHONPATH": f"{hook}{os.pathsep}{site}"}
+    done = subprocess.run(
+        [sys.executable, "-c", "print(of_the_site)"], env=env, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "True\n"

@@ -1,5 +1,6 @@
 """Copied as ``sitecustomize.py`` into a folder of ``PYTHONPATH``: starts the witness, then the site's own hook."""
 
+import importlib
 import os
 import sys
 from importlib import machinery, util
@@ -16,7 +17,6 @@ def _go_on() -> None:
         spec.loader.exec_module(module)
 
 
-import everstep_witness  # type: ignore[import-not-found]  # noqa: E402  # lies beside the copy of this file
-
-everstep_witness.start()
+# The copy of the package that lies beside the copy of this file.
+importlib.import_module("everstep_witness").start()
 _go_on()
