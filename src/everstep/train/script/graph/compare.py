@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from everstep.train.script.graph.kinds import by_name
-from everstep.train.script.graph.memory import Place
+from everstep.train.script.graph.memory import Place, digest_of
 from everstep.train.script.graph.paths import path_of
 from everstep.train.script.graph.records import Captured
 
@@ -203,7 +203,7 @@ def _place_digest(captured: Captured, number: int, inside: int, length: int) -> 
     region = captured.regions[number]
     if region.block is None:
         return region.digest.encode()
-    return hashlib.sha256(captured.region_bytes(region)[inside : inside + length].numpy()).digest()
+    return digest_of(captured.region_bytes(region)[inside : inside + length]).encode()
 
 
 def _short(value: Any) -> str:

@@ -70,8 +70,8 @@ class _Fill:
             if partner is not MISSING and (not kind.whole or number in self._pairing.found):
                 self._built[number] = partner
         everything = range(len(self._nodes))
-        self._make(everything)
         self.memory.write()
+        self._make(everything)
         self._fill_all(everything, kinds_of)
         late = [number for number in everything if self._built[number] is _LATE]
         if late:
@@ -112,7 +112,7 @@ class _Fill:
             self._fill(number)
 
     def _seat(self, kinds_of: list[Kind]) -> None:
-        """Memory of partners is taken first; then all that is left gets memory of its own, so that all can be written."""
+        """Memory of partners is taken first; then what is left gets memory of its own, so that all is written."""
         for number, kind in enumerate(kinds_of):
             seat: Callable[..., Any] | None = getattr(kind, "seat", None)
             if seat is None or self._pairing.partners[number] is MISSING:

@@ -8,7 +8,7 @@ import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from everstep.train.script.graph import kinds
 from everstep.train.script.graph.kinds import Filling, Hopeless, Kind, Saving, Taken
@@ -256,8 +256,8 @@ class _DerivedKind(Kind):
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
         cls = filling.value(refs[0])
         if self.whole:
-            return self._maker.__new__(cls, self._base.make(extra[1], refs[1 + len(extra[0]) :], filling))
-        made = self._maker.__new__(cls)
+            return cast(Any, self._maker).__new__(cls, self._base.make(extra[1], refs[1 + len(extra[0]) :], filling))
+        made = cast(Any, self._maker).__new__(cls)
         if self._maker is deque:
             deque.__init__(made, (), extra[1])
         return made

@@ -32,7 +32,7 @@ _SINGLETONS: dict[str, Callable[[], object]] = {
     "sys.argv": lambda: sys.argv,
     "sys.path": lambda: sys.path,
     "sys.modules": lambda: sys.modules,
-    "random._inst": lambda: random._inst,  # type: ignore[attr-defined]
+    "random._inst": lambda: random._inst,
     "torch.default_generator": lambda: torch.default_generator,
     "numpy.random.mtrand._rand": lambda: _numpy_state(),
     "threading.main_thread()": threading.main_thread,
@@ -148,7 +148,8 @@ class _GeneratorKind(Kind):
         return () if isinstance(fresh, types.GeneratorType) and fresh.gi_frame is None else None
 
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
-        made = (nothing for nothing in ())
+        nothings: tuple[object, ...] = ()
+        made = (nothing for nothing in nothings)
         made.close()
         return made
 

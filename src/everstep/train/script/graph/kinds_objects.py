@@ -132,13 +132,12 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _raw(cls: type) -> bool:
+def _raw(cls: Any) -> bool:
     # A class without attributes of its own beside its slots that says how it pickles means it (paths, dates).
     if not has_plain_state(cls):
         return False
-    return cls.__dictoffset__ != 0 or (
-        cls.__reduce__ is object.__reduce__ and cls.__reduce_ex__ is object.__reduce_ex__
-    )
+    ways = (cls.__reduce__ is object.__reduce__, cls.__reduce_ex__ is object.__reduce_ex__)
+    return cls.__dictoffset__ != 0 or all(ways)
 
 
 def install() -> None:

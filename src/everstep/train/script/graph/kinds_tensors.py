@@ -53,9 +53,7 @@ class _TensorKind(Kind):
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
         form: Form = extra[0]
-        if not isinstance(fresh, torch.Tensor) or form.crosses or fresh.grad_fn is not None:
-            return None
-        if fresh.layout is not torch.strided or is_traceable_wrapper_subclass(fresh):
+        if form.crosses or fresh.grad_fn is not None or _wraps(fresh):
             return None
         if (fresh.dtype, fresh.device, tuple(fresh.shape), _flags(fresh)) != (
             form.dtype,
@@ -83,7 +81,8 @@ class _TensorKind(Kind):
         cls = filling.value(refs[0])
         made = _view(form, filling)
         if form.crosses:
-            return _Crossing.apply(made.requires_grad_())
+            with torch.enable_grad():
+                return _Crossing.apply(made.requires_grad_())  # type: ignore[no-untyped-call]
         if cls is torch.nn.Parameter:
             return torch.nn.Parameter(made, form.requires_grad)
         if cls is not torch.Tensor:
@@ -148,12 +147,14 @@ class _SparseKind(Kind):
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
         layout, shape, requires_grad, parameter, coalesced = extra
         *parts, grad = (filling.value(code) for code in refs)
+        made: torch.Tensor
         if coalesced is not None:
-            made = torch.sparse_coo_tensor(*parts, shape, is_coalesced=coalesced, check_invariants=False)
+            indices, values = parts
+            made = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced, check_invariants=False)
         else:
-            made = torch.sparse_compressed_tensor(
-                *parts, shape, layout=getattr(torch, layout[6:]), check_invariants=False
-            )
+            outer, inner, values = parts
+            kind = getattr(torch, layout.removeprefix("torch."))
+            made = torch.sparse_compressed_tensor(outer, inner, values, shape, layout=kind, check_invariants=False)
         if parameter:
             made = torch.nn.Parameter(made, requires_grad)
         elif requires_grad:
@@ -204,8 +205,12 @@ def standing(fresh: torch.Tensor) -> Standing:
     return Standing(str(fresh.device), fresh.data_ptr(), start, start + storage.nbytes(), storage)
 
 
+def _wraps(tensor: Any) -> bool:
+    return is_traceable_wrapper_subclass(tensor)
+
+
 def _refuse_wrappers(tensor: torch.Tensor) -> None:
-    if is_traceable_wrapper_subclass(tensor):
+    if _wraps(tensor):
         raise Hopeless(f"tensors that wrap others ({type(tensor).__name__}) are not supported yet")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise Hopeless("it belongs to a transformation of torch.func that is still going on")
@@ -223,7 +228,7 @@ def _form(tensor: torch.Tensor, saving: Saving) -> Form:
         tensor.device,
         tuple(tensor.shape),
         tuple(tensor.stride()),
-        tensor.storage_offset(),
+        int(tensor.storage_offset()),
         tensor.requires_grad,
         tensor.grad_fn is not None,
         _flags(tensor),

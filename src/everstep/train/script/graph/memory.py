@@ -39,7 +39,7 @@ class Claims:
         """(number of the claim, byte offset in the storage) of a strided tensor."""
         storage = tensor.untyped_storage()
         size = tensor.element_size()
-        offset = tensor.storage_offset() * size
+        offset = int(tensor.storage_offset()) * size
         length = extent(tensor.shape, tensor.stride(), size)
         return self.range(str(tensor.device), storage.data_ptr(), (offset, length), storage), offset
 
@@ -126,7 +126,7 @@ def raw(device: str, address: int, length: int, holder: Any) -> torch.Tensor:
     """A byte tensor over memory that ``holder`` owns (a storage, or on the CPU any object), and keeps alive."""
     if isinstance(holder, torch.UntypedStorage):
         view = torch.empty(0, dtype=torch.uint8, device=device)
-        return view.set_(holder, address - holder.data_ptr(), (length,), (1,))  # type: ignore[call-overload,no-any-return]
+        return view.set_(holder, address - holder.data_ptr(), (length,), (1,))
     if not length:
         return torch.empty(0, dtype=torch.uint8)
     memory = (ctypes.c_char * length).from_address(address)

@@ -1,0 +1,135 @@
+"""Memory: one copy of each piece, large data of the setup left out, mapped files untouched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from everstep.train.script import graph
+from tests.train.script.graph.relaunch import Script
+
+DATA = """
+import torch
+data = torch.arange(1 << 19, dtype=torch.float32) * SCALE
+batch = data[3:7]
+weight = torch.zeros(1 << 19)
+"""
+
+
+def captured_bytes(captured: graph.Captured) -> int:
+    return sum(tensor.numel() for tensor in captured.tensors)
+
+
+def test_views_are_saved_with_what_they_use_and_no_more() -> None:
+    source = "import torch\nview = torch.arange(1000000.0)[10:20]\nother = view[2:]\n"
+    script = Script(source)
+    script.module.view[3] = -1
+    captured = script.capture()
+    assert captured_bytes(captured) < 4096
+    again = Script(source).restore(captured)
+    assert again.module.other[1].item() == -1
+    again.module.view.add_(1)
+    assert again.module.other[1].item() == 0
+
+
+def test_shared_memory_is_copied_once() -> None:
+    source = "import torch\na = torch.zeros(100000)\nb = a[5:]\nc = a.view(10, -1)\nd = a.numpy()\n"
+    assert captured_bytes(Script(source).capture()) == 400_000
+
+
+def test_large_data_that_the_setup_makes_is_left_out() -> None:
+    source = DATA.replace("SCALE", "1")
+    script = Script(source)
+    known = graph.setup_digests([script.space()])
+    assert len(known) == 2
+    script.module.weight.add_(1)
+    captured = script.capture(made_by_setup=known)
+    assert captured_bytes(captured) == (1 << 19) * 4
+    again = Script(source).restore(captured)
+    assert torch.equal(again.module.weight, torch.ones(1 << 19))
+    assert torch.equal(again.module.data, script.module.data)
+    assert again.module.batch.data_ptr() == again.module.data.data_ptr() + 12
+
+
+def test_large_data_that_comes_out_different_is_refused() -> None:
+    script = Script(DATA.replace("SCALE", "1"))
+    captured = script.capture(made_by_setup=graph.setup_digests([script.space()]))
+    with pytest.raises(graph.Unrestorable, match="came out different this time"):
+        Script(DATA.replace("SCALE", "2")).restore(captured)
+
+
+def test_large_data_that_is_not_there_is_refused() -> None:
+    script = Script(DATA.replace("SCALE", "1"))
+    captured = script.capture(made_by_setup=graph.setup_digests([script.space()]))
+    with pytest.raises(graph.Unrestorable, match="module user_script: weight"):
+        Script(DATA.replace("SCALE", "1").replace("weight = torch.zeros(1 << 19)", "")).restore(captured)
+
+
+def test_mapped_files_are_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "data.bin").write_bytes(bytes(range(256)) * 64)
+    source = f"""
+import numpy as np
+data = np.memmap({str(tmp_path / "data.bin")!r}, dtype=np.uint8, mode="r")
+part = data[5:9]
+copy = None
+"""
+    script = Script(source)
+    script.module.copy = script.module.data[7:12]
+    captured = script.capture()
+    assert captured.problems == []
+    assert captured_bytes(captured) == 0
+    again = Script(source).restore(captured)
+    assert again.module.copy.tolist() == [7, 8, 9, 10, 11]
+    assert again.module.part.tolist() == [5, 6, 7, 8]
+
+
+def test_maps_that_are_written_are_a_problem(tmp_path: Path) -> None:
+    source = (
+        f"import numpy as np\ndata = np.memmap({str(tmp_path / 'out.bin')!r}, dtype=np.uint8, mode='w+', shape=9)\n"
+    )
+    [problem] = Script(source).capture().problems
+    assert "memory map" in problem.why
+
+
+def test_a_file_that_the_setup_opens_goes_to_its_offset(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a\nb\nc\nd\n")
+    source = f"f = open({str(tmp_path / 'in.txt')!r})\nlog = open({str(tmp_path / 'log')!r}, 'a')\n"
+    script = Script(source)
+    assert [script.module.f.readline() for _ in range(2)] == ["a\n", "b\n"]
+    script.module.log.write("line\n")
+    captured = script.capture()
+    assert captured.problems == []
+    again = Script(source).restore(captured)
+    assert again.module.f.readline() == "c\n"
+    again.module.log.write("more\n")
+    for name in ("f", "log"):
+        getattr(script.module, name).close()
+        getattr(again.module, name).close()
+    assert (tmp_path / "log").read_text() == "line\nmore\n"
+
+
+def test_deep_structures_need_no_recursion() -> None:
+    source = """
+class Link:
+    def __init__(self, next): self.next = next
+a, b, c, d = [], (), Link(None), {}
+def step(i):
+    global a, b, c, d
+    for n in range(50000): a, b, c, d = [a], (b,), Link(c), {n: d}
+"""
+    script = Script(source).run(0, 1)
+    captured = script.capture()
+    again = Script(source).restore(captured)
+    for name in "abcd":
+        depth, here = 0, getattr(again.module, name)
+        while here:
+            here = here.next if name == "c" else next(iter(here.values())) if name == "d" else here[0]
+            depth += 1
+        assert depth == 50_000 + (name == "c")
+    assert graph.digest(again.capture()) == graph.digest(captured)
+    # Freed from the outside in, since the interpreter frees such a chain of tuples by recursion.
+    for one in (script, again):
+        for name in "abcd":
+            delattr(one.module, name)
