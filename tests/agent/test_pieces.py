@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.agent import bundle, logs, outputs, unpack
+from everstep.agent import bundle, environment, logs, outputs, unpack
+from everstep.agent.environment import Node
 from everstep.agent.link import Backoff, LinkDown
 from everstep.agent.mailbox import Mailbox
 from everstep.agent.masking import Masker, mask_text
@@ -108,6 +109,14 @@ def test_orders_of_a_newer_server_are_read() -> None:
     assert orders.peers == (Peer(0, "a", 1),)
     assert (orders.master, orders.stop) == (("a", 5), Stop(True, 3.0, "r"))
     assert (orders.spec.setup, orders.spec.stop_grace_s) == ("", 30.0)
+
+
+@pytest.mark.parametrize(("told", "rank"), [(None, 3), (1, 1)])
+def test_outside_an_attempt_the_slot_is_the_rank(told: int | None, rank: int) -> None:
+    """Or a set-up that does something on one machine only would do it on all."""
+    document = {"version": 1, "phase": "prepare", "spec": {"job": "j", "slot": 3}, "node_rank": told}
+    env = environment.base(Node("i-1", "a", 0, Path(), Path(), "mark"), {}, parse(document))
+    assert {env[f"{name}_NODE_RANK"] for name in ("EVERSTEP", "SKYPILOT", "SKYPILOT_SETUP")} == {str(rank)}
 
 
 @pytest.mark.parametrize(

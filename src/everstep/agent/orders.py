@@ -109,13 +109,16 @@ def parse(document: dict[str, Any]) -> Orders:
     master = _optional(document, hs.ORDERS_MASTER)
     save = _optional(document, hs.ORDERS_SAVE)
     stop = _optional(document, hs.ORDERS_STOP)
+    spec = _spec(_optional(document, hs.ORDERS_SPEC) or {})
     orders = Orders(
         version=_get(document, hs.ORDERS_VERSION, int, None),
         phase=phase,
         attempt=attempt,
-        spec=_spec(_optional(document, hs.ORDERS_SPEC) or {}),
-        # Outside an attempt an instance has no rank.
-        node_rank=0 if document.get(hs.ORDERS_NODE_RANK) is None else _get(document, hs.ORDERS_NODE_RANK, int, 0),
+        spec=spec,
+        # Outside an attempt an instance has no rank; its slot tells the set-up of one machine from another's.
+        node_rank=spec.slot
+        if document.get(hs.ORDERS_NODE_RANK) is None
+        else _get(document, hs.ORDERS_NODE_RANK, int, 0),
         peers=tuple(_peer(item) for item in _get(document, hs.ORDERS_PEERS, list, [])),
         master=(_get(master, "address", str, None), _get(master, "port", int, None)) if master else None,
         base=_get(document, hs.ORDERS_BASE, str, ""),
