@@ -41,10 +41,10 @@ from everstep.model.events import (
     VolumeIntended,
     VolumeReady,
 )
-from everstep.model.gang import Slot, ZoneRule
+from everstep.model.gang import Gang, Slot, SlotGroup, ZoneRule
 from everstep.model.ids import InstanceId, JobId, LaunchToken, VolumeId
 from everstep.model.job import JobPhase, JobState
-from everstep.model.offers import BillingRule, Market, Offer
+from everstep.model.offers import BillingRule, MachineRequirement, Market, Offer
 from everstep.model.task import Objective, OnNoCapacity, Recovery, SpotMode, Work
 from tests.brain.making import DEPLOYMENT, fold, fresh, machine, offer, prepared, running, task
 
@@ -138,6 +138,12 @@ def test_a_wait_has_a_reason_and_a_next_look() -> None:
     assert decision.effects == ()
     assert decision.record.wait == "no capacity in any pool that is allowed (1 pool looked at)"
     assert decision.wake_at == 15.0
+
+
+def test_a_job_that_no_offer_fits_says_who_was_asked() -> None:
+    big = Gang((SlotGroup("worker", MachineRequirement(cpus_min=1000), 1),))
+    assert decide(fresh(gang=big), offers=[offer()]).record.wait == "nothing that box offers fits the task's resources"
+    assert decide(fresh(gang=big), offers=[]).record.wait == "no provider offers anything"
 
 
 def test_on_no_capacity_fail_gives_up_and_launches_nothing_for_the_other_slots() -> None:

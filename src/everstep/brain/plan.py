@@ -293,7 +293,7 @@ class _Planner:
         if selector is None:
             return Choice(None, (), f"there is no policy named '{job.task.policy}'")
         if not offers:
-            return Choice(None, (), "no provider offers a machine that fits the task's resources")
+            return Choice(None, (), _nothing_fits(self.snapshot.offers))
         rng = Random(f"{self.seed}/{slot}")
         return selector.choose(need, offers, beliefs=self.snapshot.pools, inflight=inflight, now=self.now, rng=rng)
 
@@ -379,7 +379,9 @@ class _Planner:
                 self.effects.append(DeleteVolume(self.job.id, VolumeDeleteIntended(disk.volume)))
                 self.reasons.append(f"delete disk {disk.volume}: unused, in a zone without capacity")
         looked = len(choice.candidates)
-        why = f"{choice.reason} ({looked} pool{'' if looked == 1 else 's'} looked at)"
+        why = choice.reason
+        if looked:
+            why += f" ({looked} pool{'' if looked == 1 else 's'} looked at)"
         if found:
             why += f"; {found} of the {found + len(dry)} machines that are missing could be had, all are wanted at once"
         self._waiting(why, min((c.retry_at for _, c in dry if c.retry_at is not None), default=None))
@@ -423,6 +425,12 @@ class _Planner:
             wake_at=wake_at,
         )
         return Decision(self.job.id, tuple(self.effects), record, wake_at)
+
+
+def _nothing_fits(offers: Sequence[Offer]) -> str:
+    # No counts: a text that changes with every look at the market would be a decision each time.
+    providers = ", ".join(sorted({o.provider for o in offers}))
+    return f"nothing that {providers} offers fits the task's resources" if providers else "no provider offers anything"
 
 
 def _roomy(offers: Sequence[Offer], machines: int) -> list[Offer]:
