@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from everstep.cli import link
 from everstep.client import results as r
 from everstep.client.home import NoServer
 from everstep.model.task import SpotMode, Task
-from tests.cli.conftest import RUNNING, Cli, FakeClient
+from tests.cli.conftest import NOW, RUNNING, Cli, FakeClient
 
 ENDED = replace(RUNNING, phase="succeeded", exit_code=0, ended_at=RUNNING.since, step=5000)
 
@@ -122,6 +123,19 @@ def test_the_exit_code_is_the_jobs(
     assert "hello\n" in done.out
     assert f"j-aaaa1111 {phase}, step 5000/5000, cost $0.0123, survived 1 preemption" in done.err
     assert ("no luck" in done.err) == (phase != "succeeded")
+
+
+def test_kept_machines_are_told_and_not_waited_for(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_KEPT_WORDS_S", 0.01)
+    kept = replace(RUNNING, phase="releasing", exit_code=9, why="failed: rank 0 exit code 9", keep_until=NOW + 3600)
+    client.endings = iter([RUNNING, *[kept] * 9999])
+    done = cli("run", "task.yaml", "-y")
+    assert done.code == 9
+    assert "j-aaaa1111 failed, step 1200/5000" in done.err
+    assert re.search(r"kept until \d\d:46:40, billed at \$0\.80/h\. Look around: everstep exec j-aaaa1111", done.err)
+    assert client.called("cancel") == []
 
 
 def test_plain_output_tells_each_change_once(cli: Cli, client: FakeClient, folder: Path) -> None:

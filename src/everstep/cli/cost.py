@@ -61,6 +61,13 @@ def cost(
         print(f"\ntotal  {wording.money(costs.total_usd)}")
 
 
+def _saved(bill: AccountView) -> str:
+    """Empty where nothing useful was done: there is no other price to hold it against."""
+    if not bill.on_demand_cost_usd:
+        return ""
+    return f"{wording.money(bill.saved_usd)} ({wording.percent(bill.saved_fraction)})"
+
+
 def _account(bill: AccountView) -> None:
     if bill.lines:
         table(bill.lines, _LINES)
@@ -70,7 +77,7 @@ def _account(bill: AccountView) -> None:
         [
             ("cost", wording.money(bill.cost_usd)),
             ("on demand", wording.money(bill.on_demand_cost_usd)),
-            ("saved", f"{wording.money(bill.saved_usd)} ({wording.percent(bill.saved_fraction)})"),
+            ("saved", _saved(bill)),
             ("useful", f"{wording.duration(bill.useful_instance_s)} of machine time"),
             ("billed", f"{wording.duration(bill.billed_instance_s)} of machine time"),
             ("overhead", ", ".join(spent)),

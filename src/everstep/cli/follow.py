@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 _POLL_S = 1.0
 #: How long the last lines of a job that has ended may take to arrive.
 _LAST_WORDS_S = 10.0
+#: The same for one whose machines are kept: its output does not end before they go.
+_KEPT_WORDS_S = 2.0
 
 
 def follow(job: str) -> int:
     """Print the job's output until it ends; its exit code, or 1 if it ended badly without one.
+
+    Machines that are kept after a failure (``--keep-on-failure``) are not waited for: they are there to be looked at.
 
     Raises:
         KeyboardInterrupt: the user wants to leave; the job goes on.
@@ -37,6 +41,8 @@ def follow(job: str) -> int:
     with _screen() as show:
         view = _watch(job, lines, show)
     _say(_last_line(view))
+    if view.keep_until is not None:
+        _say(_kept(view))
     return exit_code(view)
 
 
@@ -77,9 +83,10 @@ def _watch(job: str, lines: _Lines, show: Callable[[str, str], None]) -> JobDeta
             if view is not None and (view.phase, view.wait) != told and not sys.stdout.isatty():
                 _say(live_line(view))
                 told = (view.phase, view.wait)
-            if view is not None and view.ended:
+            if view is not None and (view.ended or view.keep_until is not None):
                 ended_at = ended_at or time.monotonic()
-                if lines.done.is_set() or time.monotonic() - ended_at > _LAST_WORDS_S:
+                patience_s = _LAST_WORDS_S if view.ended else _KEPT_WORDS_S
+                if lines.done.is_set() or time.monotonic() - ended_at > patience_s:
                     show(lines.drain(), status)
                     return view
             lines.done.wait(_POLL_S) if ended_at else lines.wait(_POLL_S)
@@ -160,9 +167,14 @@ class _RichScreen(AbstractContextManager["Callable[[str, str], None]"]):
         self._live.update(Text(status, style="bold", overflow="ellipsis", no_wrap=True))
 
 
+def _kept(view: JobDetail) -> str:
+    kept = f"kept until {wording.clock(view.keep_until)}, billed at {wording.price(view.price_usd_per_h)}"
+    return f"{kept}. Look around: everstep exec {view.job} -- CMD   End it: everstep cancel {view.job}"
+
+
 def _last_line(view: JobDetail) -> str:
     parts = [
-        f"{view.job} {view.phase}",
+        f"{view.job} {'failed' if view.keep_until is not None else view.phase}",
         f"step {wording.progress(view)}" if view.step is not None else "",
         f"cost {wording.money(view.cost_usd)}",
         f"survived {wording.count(view.preemptions, 'preemption')}" if view.preemptions else "",
