@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
+from everstep.cli.check import Bars
 from tests.cli.conftest import Cli
 
 CASES = [
@@ -49,3 +53,13 @@ def test_a_folder_that_holds_something_is_not_taken(cli: Cli, folder: Path) -> N
     assert done.code == 2
     assert "everstep check: --dir: " in done.err
     assert "holds something; name a new or empty folder" in done.err
+
+
+def test_the_bars_learn_the_length_from_the_first_run() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with Progress(console=console) as bars:
+        show = Bars(bars, None)
+        for what, steps in (("plain", 7), ("plain", 40), ("again", 3), ("kill 1", 12), ("kill 1", 20)):
+            show(what, steps)
+        told = [(task.description, task.completed, task.total) for task in bars.tasks]
+    assert told == [("plain run", 40, 40), ("plain run, again", 3, 40), ("kill 1", 20, 40)]

@@ -150,7 +150,7 @@ def _progress(settings: Settings) -> Iterator[Show]:
 
     columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        yield _Bars(bars, settings.steps)
+        yield Bars(bars, settings.steps)
 
 
 class _Lines:
@@ -163,7 +163,7 @@ class _Lines:
             print(_SAID.get(what, what), file=sys.stderr, flush=True)
 
 
-class _Bars:
+class Bars:
     """One bar for each part; the first plain run tells how long the others are."""
 
     def __init__(self, bars: Any, total: int | None) -> None:
@@ -173,10 +173,10 @@ class _Bars:
         self._most = 0
 
     def __call__(self, what: str, steps: int) -> None:
+        """Show that so many steps of this part are done."""
         if what not in self._tasks:
-            total = self._total or self._most or None
             for task in self._tasks.values():
-                self._bars.update(task, total=self._most or 1)
-            self._tasks[what] = self._bars.add_task(_SAID.get(what, what), total=total)
+                self._bars.update(task, total=self._total or self._most or 1)
+            self._tasks[what] = self._bars.add_task(_SAID.get(what, what), total=self._total or self._most or None)
         self._most = max(self._most, steps)
         self._bars.update(self._tasks[what], completed=steps)

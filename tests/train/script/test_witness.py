@@ -184,8 +184,13 @@ def test_a_process_without_torch_leaves_its_evidence(tmp_path: Path) -> None:
         "assert 'EVERSTEP_WITNESS' not in os.environ; print(random.random())"
     )
     package = Path(__file__).parents[3] / "src" / "everstep" / "train" / "script"
-    told = {"folder": str(tmp_path), "ranks": False, "seed": 7, "steps": None, "seconds": None, "plain": None}
-    env = {**os.environ, "EVERSTEP_WITNESS": json.dumps({**told, "work": str(tmp_path), "linked": []})}
+    told = {"folder": str(tmp_path), "ranks": False, "seed": 7, "steps": None, "seconds": None}
+    env = {
+        **os.environ,
+        "EVERSTEP_WITNESS": json.dumps(
+            {**told, "plain": None, "reached": 0, "reported": False, "work": str(tmp_path), "linked": []}
+        ),
+    }
     command = [sys.executable, "-c", code, str(package)]
     drawn = {subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout for _ in range(2)}
     assert len(drawn) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -117,6 +116,6 @@ def _pacing(stall_s: float | None, restart_s: float | None, rate_per_h: float) -
         return None, None
     rate_per_s = rate_per_h / 3600.0
     exact = local_interval_s(stall_s, lambda age_s: age_s * rate_per_s, longest_s=_LONGEST_S)
-    interval_s = float(math.ceil(max(exact, _SHORTEST_S)))
+    interval_s = float(round(max(exact, _SHORTEST_S)))
     factor = slowdown(interval_s, save_s=stall_s, mean_life_s=1.0 / rate_per_s, restart_s=restart_s or 0.0)
     return interval_s, factor - 1.0

@@ -126,6 +126,7 @@ class Drill:
     mode: Mode
     show: Show
     _launches: list[Launched] = field(default_factory=list)
+    _bases: dict[int, int | None] = field(default_factory=dict)
     _position: int = 0
 
     NAME = "drilled"
@@ -136,26 +137,24 @@ class Drill:
         chance = random.Random(self.scene.settings.seed)
         pending = self._schedule(chance)
         hung = ""
-        while True:
+        kill: Kill | None = None
+        while kill is not None or not self._launches:
             number = len(self._launches) + 1
             with self._start(number, work) as launch:
-                kill = None
-                if pending:
-                    kill = self._kill(launch, pending.pop(0), chance)
-                else:
-                    self._finish(launch)
-                over = launch.poll() is not None
-                if not over:
+                kill = self._kill(launch, pending.pop(0), chance) if pending else self._finish(launch)
+                if launch.poll() is None:
                     hung = f"launch {number} did not end within {self.plain.limit_s:.0f} s"
                 launch.kill()
                 self._launches.append(self._record(launch, kill))
-                if kill is None:
-                    finals, stdout = launch.finals(), self._stdout(launch)
-                    break
-        last = self._launches[-1]
-        steps = last.base + last.steps if last.base is not None else None
-        ending = Ending(last.exit_code, finals, stdout, work.written(), work.missing(), steps)
-        return Drilled(ending, tuple(self._launches), hung)
+        return Drilled(self._ending(launch, work), tuple(self._launches), hung)
+
+    def _ending(self, launch: Launch, work: WorkFolder) -> Ending:
+        """Of the whole, by its last launch."""
+        last, finals = self._launches[-1], launch.finals()
+        # One that was stopped at a step has done what it was to do, wherever it really was.
+        counted = last.base is not None and not any(final is not None and final["stopped"] for final in finals)
+        steps = (last.base or 0) + last.steps if counted else None
+        return Ending(last.exit_code, finals, self._stdout(launch), work.written(), work.missing(), steps)
 
     # --- the plan -------------------------------------------------------------------------------------------------
 
@@ -173,6 +172,8 @@ class Drill:
             "seed": self.scene.settings.seed if number == 1 else None,
             "steps": self.plain.stop_at,
             "plain": str(self.plain.trail),
+            "reached": self._position,
+            "reported": self.mode is Mode.SCRIPT,
         }
         return self.scene.drilled(
             self.NAME,
@@ -222,30 +223,33 @@ class Drill:
         through = self._reached(launch) >= len(self.plain.steps) and launch.finals()[0] is not None
         return through and launch.exit_code not in (EXIT_SAVED, EXIT_REFUSED) and launch.exit_code >= 0
 
-    def _finish(self, launch: Launch) -> None:
+    def _finish(self, launch: Launch) -> Kill | None:
+        """Let it come to its end, or to the limit: there is no kill any more."""
         for _ in launch.looks(launch.began_at + self.plain.limit_s):
             self.show("to the end", self._reached(launch))
+        return None
 
     def _reached(self, launch: Launch) -> int:
         return (self._base(launch) or 0) + len(launch.trail.steps)
 
     def _base(self, launch: Launch) -> int | None:
-        """The step that a launch went on from, by the parameters after its first step; else as it was reported."""
-        if not self._launches:
-            return 0
-        own = launch.trail.steps
-        if not own:
-            return None
-        if own[0].mark:
-            # Parameters may stand still for some steps: what was reached is the limit.
-            places = [at for at, step in enumerate(self.plain.steps[: self._position + 1]) if step.mark == own[0].mark]
-            if places:
-                return places[-1]
+        """The step that a launch went on from; None: not known, or it made no step yet."""
+        number = len(self._launches) + 1
+        if number not in self._bases and launch.trail.steps:
+            self._bases[number] = self._find_base(launch) if number > 1 else 0
+        return self._bases.get(number)
+
+    def _find_base(self, launch: Launch) -> int | None:
         reported = launch.facts().base_step
-        if reported is None and (self.mode is Mode.SCRIPT or self.plain.ending.attached):
-            # These tell what they go on from; silence means that it is nothing.
-            return 0
-        return reported
+        if self.mode is Mode.SCRIPT:
+            # The runner counts as the witness does, and says nothing where it begins from nothing.
+            return reported or 0
+        mark = launch.trail.steps[0].mark
+        # Parameters may stand still for some steps: what was reached is the limit.
+        places = [at for at, step in enumerate(self.plain.steps[: self._position + 1]) if mark and step.mark == mark]
+        if places:
+            return places[-1]
+        return (reported or 0) if self.plain.ending.attached else None
 
     def _base_by_end(self, launch: Launch) -> int | None:
         """The same for a launch that came to the end of training: what it did not do was done before."""

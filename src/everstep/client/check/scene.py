@@ -141,7 +141,7 @@ class Scene:
         if ours or number == 1:
             # The agent fixes it for scripts that everstep resumes; any other has a new one on the next machine.
             env["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", _HASH_SEED)
-        told = {"seed": None, "steps": None, "seconds": None, "plain": None, **witness}
+        told = {"seed": None, "steps": None, "seconds": None, "plain": None, "reached": 0, "reported": False, **witness}
         told.update(work=str(work.path), linked=list(work.linked))
         return Launch(
             Start(

@@ -14,6 +14,8 @@ The variable holds JSON:
     steps    end the script after this many steps of the whole training, null: never
     seconds  end it at the first step after this many seconds, null: never
     plain    trail of a plain run: tells at which step of the training this process goes on
+    reached  steps of the training that earlier processes came to: it goes on there or before
+    reported true: the report folder tells better where it goes on
     work     folder in which `linked` files are
     linked   relative paths of symbolic links which are replaced by copies before the script writes to them
 

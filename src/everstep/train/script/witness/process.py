@@ -108,13 +108,24 @@ class Witness:
         return self._base + self._steps >= int(steps)
 
     def _find_base(self, mark: int) -> int:
-        """Number of steps that earlier processes did, from the marks of the plain run; 0 where nothing is known."""
-        if not self._wanted["plain"]:
+        """Number of steps that earlier processes did; 0 where nothing is known."""
+        if self._wanted["reported"]:
+            return self._reported_base()
+        if not self._wanted["plain"] or not self._wanted["reached"]:
             return 0
         with open(self._wanted["plain"], encoding="ascii") as trail:
             marks = [int(words[3]) for words in map(str.split, trail) if words[1] == "step"]
-        places = [at for at, known in enumerate(marks) if known == mark]
-        return places[-1] if places else 0
+        places = [at for at, known in enumerate(marks[: self._wanted["reached"] + 1]) if mark and known == mark]
+        return places[-1] if places else self._reported_base()
+
+    def _reported_base(self) -> int:
+        """The step of the checkpoint that the runner or the library told to have restored."""
+        path = os.path.join(os.environ.get("EVERSTEP_REPORT_DIR", ""), f"facts-{self._rank}.jsonl")
+        base = None
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as facts:
+            for fact in map(json.loads, facts):
+                base = fact.get("base") if fact.get("kind") == "restored" else base
+        return int(base.rpartition(":")[2]) if base else 0
 
     # --- end ----------------------------------------------------------------------------------------------------
 
