@@ -1,0 +1,125 @@
+"""Unmodified scripts under ``everstep.train.run``: killed, started again, and compared with an undisturbed run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everstep.model import handshake
+from tests.train.script import scripts_for_session as bodies
+from tests.train.script.drill import Drill, survives
+from tests.train.zygote import Zygote
+
+pytestmark = pytest.mark.xdist_group("script")
+
+
+@pytest.fixture
+def drill(scripts: Zygote, tmp_path: Path) -> Drill:
+    return Drill(scripts, tmp_path)
+
+
+def write(drill: Drill, body: str) -> None:
+    (drill.place / "train.py").write_text(bodies.HEAD + body)
+
+
+@pytest.mark.parametrize(
+    ("body", "stops"),
+    [
+        (bodies.NESTED, (11, 6)),
+        (bodies.NESTED, (6,)),
+        (bodies.WHILE, (9, 5)),
+        (bodies.WHILE, (20,)),
+        (bodies.CLOSURES, (7, 6)),
+        (bodies.FORKS, (8,)),
+        (bodies.EXITS, (5, 4)),
+        (bodies.RAISES, (8,)),
+    ],
+)
+def test_a_killed_script_ends_as_if_it_had_not_been(drill: Drill, body: str, stops: tuple[int, ...]) -> None:
+    write(drill, body)
+    survives(drill, *stops)
+
+
+def test_a_script_behind_a_command_line_library(drill: Drill) -> None:
+    pytest.importorskip("click")
+    write(drill, bodies.CLICK)
+    drill.target = ("train.py", "--steps", "11")
+    survives(drill, 7)
+
+
+def test_a_package_of_several_modules_run_by_name(drill: Drill) -> None:
+    for name, text in bodies.PARTS.items():
+        path = drill.place / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    (drill.place / "plain.py").write_text("import sys\nsys.path.insert(0, '.')\nfrom pkg.loop import fit\nfit(3)\n")
+    drill.target = ("plain.py",)
+    rc, stdout = drill.plain()
+    drill.target = ("-m", "pkg")
+    assert drill.launch(7) == -9
+    assert drill.launch() == rc, drill.said()
+    assert drill.resumed()
+    assert drill.log() == stdout
+
+
+def test_sigterm_saves_at_the_next_safe_point_and_exits_75(drill: Drill) -> None:
+    write(drill, bodies.NESTED)
+    drill.every_steps = 1000
+    survives(drill, 9, 4, signal="SIGTERM")
+
+
+def test_killed_before_the_first_save_it_starts_from_the_beginning(drill: Drill) -> None:
+    write(drill, bodies.NESTED)
+    _, stdout = drill.plain()
+    assert drill.launch(2) == -9
+    assert drill.launch() == 0
+    assert not drill.resumed()
+    assert drill.log() == stdout
+
+
+def refused(drill: Drill, *texts: str) -> None:
+    assert drill.launch() == handshake.EXIT_REFUSED, drill.said()
+    lines = [line for line in drill.said().splitlines() if line.startswith("everstep: ")]
+    assert len(lines) == 1, drill.said()
+    for text in texts:
+        assert text in lines[0]
+
+
+def test_a_changed_source_is_refused_by_name(drill: Drill) -> None:
+    write(drill, bodies.EXITS)
+    assert drill.launch(8) == -9
+    write(drill, bodies.EXITS.replace("sys.exit(3)", "sys.exit(4)"))
+    refused(drill, str(drill.place / "train.py"), "has changed since the save", "--dir")
+
+
+def test_other_arguments_are_refused(drill: Drill) -> None:
+    write(drill, bodies.EXITS)
+    assert drill.launch(8) == -9
+    drill.target = ("train.py", "--more")
+    refused(drill, "arguments", "--more")
+
+
+def test_a_loop_that_is_not_reached_again_is_refused_with_the_reason(drill: Drill, tmp_path: Path) -> None:
+    write(drill, bodies.OUTSIDE)
+    drill.env["SWITCH"] = str(tmp_path / "switch")
+    assert drill.launch(8) == -9
+    (tmp_path / "switch").touch()
+    refused(drill, "line 29 of module __main__", "was not reached again", "FileExistsError: somebody was here")
+
+
+def test_the_checkpoints_of_the_library_are_refused(drill: Drill) -> None:
+    write(
+        drill, "from everstep import train\nwith train.attach(dir='saves', model=model) as run:\n    run.step_done()\n"
+    )
+    assert drill.plain()[0] == 0
+    refused(drill, "was not written by this way of running a script")
+
+
+def test_a_living_thread_means_no_saves_and_one_warning(drill: Drill) -> None:
+    write(drill, bodies.THREAD)
+    _, stdout = drill.plain()
+    assert drill.launch() == 0
+    assert drill.log() == stdout
+    assert drill.said().count("a thread of the script is alive: heart") == 1
+    assert not list((drill.place / "saves").glob("*/*/manifest.json"))
