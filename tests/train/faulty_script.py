@@ -1,7 +1,11 @@
-"""`tiny_script` on a file system that is pulled away: SIGKILL at the FAULT_AT-th change of a name or sync of a file."""
+"""`tiny_script` on a file system that is pulled away.
+
+FAULT_AT: SIGKILL at that change of a name or sync of a file. TINY_DIE_DISK: "5 9", the disk is full in changes 5 to 8.
+"""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import runpy
@@ -11,14 +15,18 @@ from typing import Any
 
 _calls = itertools.count(1)
 _fatal = int(os.environ.get("FAULT_AT", "0"))
+_full = range(*map(int, os.environ.get("TINY_DIE_DISK", "0 0").split()))
 
 
 def _counted(name: str) -> None:
     real = getattr(os, name)
 
     def call(*args: Any, **more: Any) -> Any:
-        if next(_calls) == _fatal:
+        number = next(_calls)
+        if number == _fatal:
             os.kill(os.getpid(), signal.SIGKILL)
+        if number in _full and name == "fsync":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(*args, **more)
 
     setattr(os, name, call)

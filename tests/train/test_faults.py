@@ -273,17 +273,32 @@ def test_killed_at_any_change_of_the_folder(scripts: Zygote, work: Path, every: 
 
 
 def test_two_ranks_save_in_the_background_and_resume(scripts: Zygote, work: Path) -> None:
-    slow = {"TINY_STEP_S": 0.005}
-    plain = gang(scripts, work, "plain", folders=[work / "other"] * 2, **slow)
-    assert [child.wait() for child in plain] == [0, 0]
-    common = {handshake.ENV_CHECKPOINT_EVERY: IN_BACKGROUND, **slow}
-    dying = gang(scripts, work, "1", folders=[work / "saves"] * 2, TINY_DIE_AT=15, **common)
-    assert dying[1].wait() == -9
-    dying[0].kill()
-    dying[0].wait()
-    kept = visible(Folder(work / "saves", pytest.fail).listing())
-    assert kept, "nothing was published in 14 steps"
-    last = gang(scripts, work, "2", folders=[work / "saves"] * 2, **common)
-    assert [child.wait() for child in last] == [0, 0], last[0].text()
-    assert f"from {kept[-1]} attempt 2" in last[0].text()
+    more = {handshake.ENV_CHECKPOINT_EVERY: IN_BACKGROUND, "TINY_STEP_S": 0.005}
+    saves = Folder(work / "saves", lambda _: None)
+    dying = gang(scripts, work, "1", folders=[work / "saves"] * 2, TINY_STEPS=100_000, **more)
+    eventually(lambda: len(visible(saves.listing())) > 1)
+    for child in dying:
+        child.kill()
+        child.wait()
+    newest = visible(saves.listing())[-1]
+    more["TINY_STEPS"] = newest.step + 5
+    last = gang(scripts, work, "2", folders=[work / "saves"] * 2, **more)
+    plain = gang(scripts, work, "plain", folders=[work / "other"] * 2, **more)
+    assert [child.wait() for child in (*last, *plain)] == [0] * 4, last[0].text()
+    assert f"from {newest} attempt 2" in last[0].text()
     assert weights(last[0].text()) == weights(plain[0].text())
+
+
+@pytest.mark.parametrize("every", [0, IN_BACKGROUND], ids=["each step", "background"])
+def test_a_full_disk_of_one_rank_is_a_failed_save_of_all(
+    scripts: Zygote, work: Path, monkeypatch: pytest.MonkeyPatch, every: float
+) -> None:
+    monkeypatch.setattr("tests.train.test_processes.SCRIPT", FAULTY)
+    more = {handshake.ENV_CHECKPOINT_EVERY: every, "TINY_STEP_S": 0.005, "TINY_DIE_DISK": "5 9"}
+    children = gang(scripts, work, "full", folders=[work / "saves"] * 2, **more)
+    assert [child.wait() for child in children] == [0, 0], children[0].text() + children[1].text()
+    warned = [json.loads(line) for line in (work / "reports" / "facts-0.jsonl").read_text().splitlines()]
+    texts = [fact["text"] for fact in warned if fact["kind"] == "warning"]
+    assert texts
+    assert all("rank 1: OSError: [Errno 28] No space left on device" in text for text in texts)
+    assert visible(Folder(work / "saves", pytest.fail).listing())[-1].step == 20

@@ -20,7 +20,7 @@ from everstep.train.unsaved import Unsaved
 
 _HOLD_LOOK_S = 0.1
 _MIRROR_PATIENCE_S = 300.0
-_MIRROR_STOP_PATIENCE_S = 20.0
+_MIRROR_STOP_PATIENCE_S = 10.0
 
 
 class Stateful(Protocol):

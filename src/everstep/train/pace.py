@@ -78,8 +78,9 @@ class Pace:
         self.save_cost_s = _blend(self.save_cost_s, stall_s + _BACKGROUND_SHARE * (took_s - stall_s))
         self.save_s = _blend(self.save_s, took_s)
         self._since = since
-        if took_s == stall_s:
-            self._boundary_at = since
+        if self._boundary_at is not None:
+            # A step that begins behind a save made on the spot does not contain it.
+            self._boundary_at = max(self._boundary_at, since)
 
     def again(self) -> None:
         """The last try gave nothing, and the next one will not fail for the same reason: it is due at once."""

@@ -24,7 +24,7 @@ from everstep.train.stores import Absent, Refusal, Unavailable
 
 _PART = 16 << 20
 _MOST_PARTS = 10_000
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 15.0
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
 
 

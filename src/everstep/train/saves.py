@@ -259,7 +259,7 @@ class Saves:
                 return _Published(fenced=True)
             if around.folder.read_manifest(manifest.position) is None:
                 around.folder.publish(manifest)
-        except OSError as error:
+        except Exception as error:
             return _Published(_told(error))
         try:
             around.folder.collect(around.attempt, around.keep)

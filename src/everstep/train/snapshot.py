@@ -17,10 +17,11 @@ import contextlib
 import ctypes
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -35,25 +36,45 @@ _WORTH_IT = 1 << 16
 
 
 @dataclass(frozen=True)
-class Watched:
+class _Watched:
     """A tensor whose writes torch counts, and the count at the boundary."""
 
     tensor: torch.Tensor
     version: int
 
-    @property
-    def written(self) -> bool:
-        """True if somebody wrote since."""
-        return self.tensor._version != self.version
+
+class _Watch:
+    """Judges, once, whether tensors were written to since the boundary."""
+
+    def __init__(self, watched: Sequence[_Watched]) -> None:
+        self._watched = watched
+        self._lock = threading.Lock()
+        self._written: torch.Tensor | None = None
+
+    def judge(self) -> torch.Tensor | None:
+        """A tensor that was written to before the first call, None if there is none."""
+        with self._lock:
+            if self._watched:
+                self._written = next((w.tensor for w in self._watched if w.tensor._version != w.version), None)
+                self._watched = ()
+            return self._written
 
 
 @dataclass(frozen=True)
 class _Region:
-    """A storage and its place in the buffer."""
+    """A storage and its place in the buffer; with ``watched``, it may be copied late."""
 
     storage: torch.UntypedStorage
     start: int
-    watched: Sequence[Watched] = ()
+    watched: Sequence[_Watched] = ()
+
+
+class _Copy(Protocol):
+    def wait(self) -> None:
+        """Until it is complete."""
+
+    def hold_back(self) -> None:
+        """What training does from now on does not change what is copied."""
 
 
 class Snapshot:
@@ -63,33 +84,23 @@ class Snapshot:
         content: what to write; valid once `wait` returned and until the next snapshot.
     """
 
-    def __init__(self, content: Content, copies: Sequence[_LateCopy | DeviceCopy], watched: Sequence[Watched]) -> None:
+    def __init__(self, content: Content, copies: Sequence[tuple[_Copy, _Watch]]) -> None:
         self.content = content
         self._copies = copies
-        self._watched = watched
-        self._lock = threading.Lock()
-        self._judged = False
-        self._written: torch.Tensor | None = None
 
     def wait(self) -> torch.Tensor | None:
         """Wait until all is copied, and help. The tensor that was written to meanwhile: then it is no good; or None."""
-        for copy in self._copies:
+        spoilt = None
+        for copy, watch in self._copies:
             copy.wait()
-        return self.judge()
+            spoilt = spoilt if spoilt is not None else watch.judge()
+        return spoilt
 
     def hold_back(self) -> None:
         """Called before parameters change: make sure that the copy does not see it."""
-        for copy in self._copies:
+        for copy, watch in self._copies:
             copy.hold_back()
-        self.judge()
-
-    def judge(self) -> torch.Tensor | None:
-        """What `wait` says; decided once, at the first call, when the copy is complete or the writes begin."""
-        with self._lock:
-            if not self._judged:
-                self._judged = True
-                self._written = next((w.tensor for w in self._watched if w.written), None)
-            return self._written
+            watch.judge()
 
 
 class Snapshots:
@@ -105,7 +116,10 @@ class Snapshots:
         self.at_once = at_once
         self._arena = Arena()
         self._current: Snapshot | None = None
-        self._hook = register_optimizer_step_pre_hook(self._before_step)
+        # A run that nobody closes must not be kept alive by torch.
+        me = weakref.ref(self)
+        self._hook = register_optimizer_step_pre_hook(lambda *_: _before_step(me()))
+        weakref.finalize(self, self._hook.remove)
         self.waited_s = 0.0
 
     def take(self, state: Any) -> Snapshot:
@@ -114,6 +128,8 @@ class Snapshots:
         Raises:
             Exception: pickling failed, or there is no memory.
         """
+        if self._current is not None:
+            self._current.wait()
         parts = take_apart(state)
         devices = {storage.device for storage in parts.storages}
         late = {} if self.at_once else self._late()
@@ -131,39 +147,36 @@ class Snapshots:
             _Region(storage, start, late.get(storage_key(storage), ()))
             for storage, start in zip(parts.storages, starts, strict=False)
         ]
-        copies = _copy(regions, buffer)
-        watched = [one for region in regions for one in region.watched]
-        snapshot = Snapshot(Content(parts.skeleton, views[:count], views[count:]), copies, watched)
-        self._begin(snapshot, copies)
-        return snapshot
+        copies = _copy(regions, buffer, _DATA_READS.wait_for(self._before_step))
+        self._current = Snapshot(Content(parts.skeleton, views[:count], views[count:]), copies)
+        for copy, _ in copies:
+            if isinstance(copy, _LateCopy):
+                copy.start()
+        return self._current
 
     def close(self) -> None:
         """Wait for a copy under way and let optimizers step freely."""
         self._before_step()
         self._hook.remove()
 
-    def _begin(self, snapshot: Snapshot, copies: Sequence[_LateCopy | DeviceCopy]) -> None:
-        self._current = snapshot
-        for copy in copies:
-            if isinstance(copy, _LateCopy):
-                copy.start(_DATA_READS.wait_for(self._before_step), snapshot.judge)
-
     def _before_step(self, *_: Any) -> None:
-        snapshot, self._current = self._current, None
+        snapshot = self._current
         if snapshot is not None:
             began = time.monotonic()
             snapshot.hold_back()
+            # Not before: another thread that comes here meanwhile has to wait as well.
+            self._current = None
             self.waited_s += time.monotonic() - began
 
-    def _late(self) -> dict[int, list[Watched]]:
+    def _late(self) -> dict[int, list[_Watched]]:
         """What may be copied late, by storage, with the tensors on it whose writes are counted."""
-        found: dict[int, list[Watched]] = {}
+        found: dict[int, list[_Watched]] = {}
         for tensor in self._step_tensors():
             # Sparse tensors have no storage of their own, inference tensors no count.
             if tensor.layout is torch.strided and not tensor.is_inference():
                 storage = tensor.untyped_storage()
                 if storage.nbytes() >= _WORTH_IT:
-                    found.setdefault(storage_key(storage), []).append(Watched(tensor, tensor._version))
+                    found.setdefault(storage_key(storage), []).append(_Watched(tensor, tensor._version))
         return found
 
     def _step_tensors(self) -> Iterator[torch.Tensor]:
@@ -180,9 +193,16 @@ def _steps_are_seen(thing: Any) -> bool:
     return isinstance(thing, torch.optim.Optimizer) and bool(getattr(type(thing).step, "hooked", False))
 
 
-def _copy(regions: Sequence[_Region], buffer: torch.Tensor) -> list[_LateCopy | DeviceCopy]:
-    """Copy what must be copied at once; what remains to be done."""
-    copies: list[_LateCopy | DeviceCopy] = []
+def _before_step(snapshots: Snapshots | None) -> None:
+    if snapshots is not None:
+        snapshots._before_step()
+
+
+def _copy(
+    regions: Sequence[_Region], buffer: torch.Tensor, guard: contextlib.AbstractContextManager[None]
+) -> list[tuple[_Copy, _Watch]]:
+    """Copy what must be copied at once; what remains to be done, under ``guard`` where a thread of ours does it."""
+    copies: list[tuple[_Copy, _Watch]] = []
     late: list[_Region] = []
     on_device: dict[torch.device, tuple[list[_Region], list[_Region]]] = {}
     for region in regions:
@@ -197,17 +217,30 @@ def _copy(regions: Sequence[_Region], buffer: torch.Tensor) -> list[_LateCopy | 
             ctypes.memmove(buffer.data_ptr() + region.start, source.data_ptr(), size)
     for device, (now, later) in on_device.items():
         pairs = [[(region.storage, region.start) for region in some] for some in (now, later)]
-        copies.append(DeviceCopy(device, buffer, pairs[0], pairs[1]))
+        copies.append((DeviceCopy(device, buffer, pairs[0], pairs[1]), _watch(later)))
     if late:
-        copies.append(_LateCopy(late, buffer))
+        watch = _watch(late)
+        copies.append((_LateCopy(late, buffer, watch, guard), watch))
     return copies
+
+
+def _watch(regions: Sequence[_Region]) -> _Watch:
+    return _Watch([one for region in regions for one in region.watched])
 
 
 class _LateCopy:
     """Copies on the CPU in a thread of its own; whoever waits takes part."""
 
-    def __init__(self, regions: Sequence[_Region], buffer: torch.Tensor) -> None:
+    def __init__(
+        self,
+        regions: Sequence[_Region],
+        buffer: torch.Tensor,
+        watch: _Watch,
+        guard: contextlib.AbstractContextManager[None],
+    ) -> None:
         self._regions = regions
+        self._watch = watch
+        self._guard = guard
         self._pieces: deque[tuple[int, int, int]] = deque()
         for region in regions:
             size, source = region.storage.nbytes(), region.storage.data_ptr()
@@ -218,13 +251,9 @@ class _LateCopy:
         self._left = len(self._pieces)
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        self._at_end: Callable[[], Any] = bool
 
-    def start(self, guard: contextlib.AbstractContextManager[None], at_end: Callable[[], Any]) -> None:
-        """Begin; ``guard`` is held until all is copied, ``at_end`` called then."""
-        self._guard = guard
-        self._at_end = at_end
+    def start(self) -> None:
+        """Begin; the guard is held until all is copied."""
         self._guard.__enter__()
         threading.Thread(target=self._take_part, name="everstep-copy", daemon=True).start()
 
@@ -248,7 +277,7 @@ class _LateCopy:
                 last = self._left == 0
             if last:
                 # Writes are judged before anybody who waits may write.
-                self._at_end()
+                self._watch.judge()
                 self._guard.__exit__(None, None, None)
                 self._regions = ()
                 self._done.set()
