@@ -1,6 +1,6 @@
 """A script as text, run plainly and with a relaunch in the middle.
 
-The text defines ``step(i)``, which changes whatever it wants, and ``show()``, which gives what must be equal at the end.
+The text defines ``step(i)``, which changes what it wants, and ``show()``, which gives what must be the same at the end.
 """
 
 from __future__ import annotations

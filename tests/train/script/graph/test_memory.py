@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,21 @@ def step(i):
     for one in (script, again):
         for name in "abcd":
             delattr(one.module, name)
+
+
+def test_sets_of_numbers_are_iterated_in_their_order_or_refused() -> None:
+    exact = 0
+    for seed in range(40):
+        script, chance = Script("numbers = set(range(50))\n"), random.Random(seed)
+        for _ in range(chance.randrange(200)):
+            script.module.numbers.discard(chance.randrange(100))
+            script.module.numbers.add(chance.randrange(10 ** chance.randrange(1, 6)))
+        fresh = Script("numbers = set(range(50))\n")
+        try:
+            again = fresh.restore(script.capture())
+        except graph.Unrestorable as error:
+            assert "use a list or a dict" in str(error)  # noqa: PT017
+            continue
+        assert list(again.module.numbers) == list(script.module.numbers)
+        exact += 1
+    assert exact >= 20

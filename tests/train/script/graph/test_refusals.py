@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -70,12 +71,14 @@ def test_problem_is_named_and_refuses(name: str) -> None:
 
 
 USES: list[Callable[[Any], object]] = [
-    bool, len, iter, next, str, repr, hash, int, float, list, abs, operator.index, operator.neg, dir, format, pickle.dumps,
-    lambda p: p(), lambda p: p.x, lambda p: p[0], lambda p: 1 in p, lambda p: p + 1, lambda p: 1 + p, lambda p: p == 1,
+    bool, len, iter, next, str, repr, hash, int, float, list, abs, dir, format, pickle.dumps, operator.index,
+    operator.neg, lambda p: p(), lambda p: p.x, lambda p: p[0], lambda p: 1 in p, lambda p: p + 1, lambda p: 1 + p,
+    lambda p: p == 1,
     lambda p: p < 1, lambda p: setattr(p, "x", 1), lambda p: delattr(p, "x"), lambda p: operator.setitem(p, 0, 1),
-    lambda p: isinstance(p, dict), lambda p: torch.add(torch.ones(1), p), lambda p: torch.ones(1) * p, lambda p: torch.stack([p]),
-    lambda p: p.__enter__(), lambda p: f"{p}", lambda p: [*p], lambda p: {**p}, lambda p: open(p), lambda p: max(p, 1),
-    lambda p: isinstance(1, p), lambda p: operator.iadd(p, 1), lambda p: p @ p, lambda p: 2**p, lambda p: sum([p]),
+    lambda p: isinstance(p, dict), lambda p: torch.add(torch.ones(1), p), lambda p: torch.ones(1) * p,
+    lambda p: torch.stack([p]), lambda p: p.__enter__(), lambda p: f"{p}", lambda p: [*p], lambda p: {**p}, os.fspath,
+    lambda p: max(p, 1), lambda p: isinstance(1, p), lambda p: operator.iadd(p, 1), lambda p: p @ p, lambda p: 2**p,
+    lambda p: sum([p]),
 ]  # fmt: skip
 
 
@@ -189,5 +192,5 @@ def double(x): return x * 2
     script.module.fast = torch.compile(torch.nn.Linear(2, 2), backend="eager")
     script.module.slow = script.module.fast
     late = Script(source.replace("fast =", "quick =")).restore(script.capture())
-    with pytest.raises(graph.Poisoned, match="call torch.compile before the training loop"):
+    with pytest.raises(graph.Poisoned, match="call torch.compile before"):
         late.module.fast(torch.ones(1, 2))

@@ -33,7 +33,10 @@ def step(i):
     train(opt)
 def show(): return losses, list(net.state_dict().values()), first is net[0].weight, table[net[0].weight]
 """,
-    "SGD with momentum": "opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, nesterov=True)\ndef step(i): train(opt)\n",
+    "SGD with momentum": """
+opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, nesterov=True)
+def step(i): train(opt)
+""",
     "AdamW with amsgrad": "opt = torch.optim.AdamW(net.parameters(), 0.1, amsgrad=True)\ndef step(i): train(opt)\n",
     "RMSprop, foreach": "opt = torch.optim.RMSprop(net.parameters(), 0.01, foreach=True)\ndef step(i): train(opt)\n",
     "LBFGS": """
@@ -89,7 +92,9 @@ opt = torch.optim.Adam(tied.parameters(), 0.1)
 def step(i):
     opt.zero_grad(); loss = tied(torch.arange(7)).logsumexp(1).mean(); loss.backward(); opt.step()
     tied.row += i; losses.append(loss.item())
-def show(): return losses, tied.out.weight is tied.embed.weight, tied.count, tied.row, tied.count.data_ptr() == tied.row.data_ptr() - 8
+def show():
+    shared = tied.count.data_ptr() == tied.row.data_ptr() - 8
+    return losses, tied.out.weight is tied.embed.weight, tied.count, tied.row, shared
 """,
     "aliasing that changes in the loop": """
 base = torch.zeros(10)
@@ -115,7 +120,8 @@ def step(i):
     global opt
     if i == 1:
         grow.layers.append(nn.Linear(3, 3)); grow.head = nn.Linear(3, 4); opt = torch.optim.Adam(grow.parameters(), 0.1)
-    opt.zero_grad(); loss = grow(torch.randn(4, 3)).pow(2).mean(); loss.backward(); opt.step(); losses.append(loss.item())
+    opt.zero_grad(); loss = grow(torch.randn(4, 3)).pow(2).mean(); loss.backward(); opt.step()
+    losses.append(loss.item())
 def show(): return losses, list(grow.state_dict().items())
 """,
     "GradScaler and autocast": """
@@ -187,7 +193,9 @@ def step(i):
     global t
     t = t * 2; t.note = [model.w]; model.w.scale.append(i)
     with torch.no_grad(): m.add_(i)
-def show(): return t.tolist(), type(t).__name__, t.note[0] is model.w, m.tolist(), type(model.m).__name__, m is model.m, m.requires_grad
+def show():
+    same = t.note[0] is model.w, m is model.m
+    return t.tolist(), type(t).__name__, m.tolist(), type(model.m).__name__, same, m.requires_grad
 """,
     "kinds of tensors": """
 import warnings
@@ -211,14 +219,17 @@ def step(i):
     made["f8"] = torch.randn(4).to(torch.float8_e4m3fn); made["meta"] = torch.empty(i, device="meta")
     with torch.inference_mode(): made["inference"] = torch.randn(2)
     made["np"] = np.random.rand(2, 3)[::-1, ::2]; made["rec"] = np.array([(i, 2.0)], dtype=[("a", "i4"), ("b", "f8")])
-    made["obj"] = np.array([made["t"], None, "x"], dtype=object); made["scalar64"] = np.float64(i); made["zero"] = np.array(i)
+    made["obj"] = np.array([made["t"], None, "x"], dtype=object); made["scalar64"] = np.float64(i)
+    made["zero"] = np.array(i)
     made["text"] = np.array(["a", "bc" * i]); made["frozen"] = np.arange(i); made["frozen"].flags.writeable = False
-    made["none"] = np.zeros((0, 3)); made["day"] = np.datetime64("2020-01-01") + i; made["dtype"] = made["rec"].dtype, torch.half
+    made["none"] = np.zeros((0, 3)); made["day"] = np.datetime64("2020-01-01") + i
+    made["dtype"] = made["rec"].dtype, torch.half
 def show():
     rows = [(k, v if k != "coo" else v.to_dense()) for k, v in made.items() if k not in ("q", "f8")]
-    return rows, made["q"].int_repr(), made["f8"].float(), made["inference"].is_inference(), made["obj"][0] is made["t"], array, \
-        shared, view, ints, made["frozen"].flags.writeable, made["wide"].stride(), made["last"].is_contiguous(), made["t"].stride(), \
-        made["conj"].is_conj(), made["rec"].flags.writeable
+    rows.append((made["q"].int_repr(), made["f8"].float(), array, shared, view, ints))
+    flags = [made["inference"].is_inference(), made["obj"][0] is made["t"], made["frozen"].flags.writeable]
+    flags += [made["last"].is_contiguous(), made["conj"].is_conj(), made["rec"].flags.writeable]
+    return rows, flags, made["wide"].stride(), made["t"].stride()
 """,
     "embedding with sparse gradients": """
 emb = nn.Embedding(5, 3, sparse=True)
@@ -250,7 +261,8 @@ s = parametrizations.spectral_norm(nn.Linear(3, 3))
 opt = torch.optim.Adam([*a.parameters(), *b.parameters(), *s.parameters()], 0.1)
 def step(i):
     if i == 2: prune.random_unstructured(b, "weight", 0.2)
-    opt.zero_grad(); loss = s(b(a(torch.randn(4, 3)))).pow(2).mean(); loss.backward(); opt.step(); losses.append(loss.item())
+    opt.zero_grad(); loss = s(b(a(torch.randn(4, 3)))).pow(2).mean(); loss.backward(); opt.step()
+    losses.append(loss.item())
 def show(): return losses, a.weight, b.weight, s.weight
 """,
     "a loss that carries its graph": """
@@ -266,7 +278,8 @@ def show(): return total, last.item(), last.requires_grad
 class Act(nn.Module):
     def __init__(self):
         super().__init__()
-        self.act = torch.relu; self.fn = nn.functional.gelu; self.body = nn.Linear(2, 2); self.where = torch.device("cpu")
+        self.act = torch.relu; self.fn = nn.functional.gelu; self.body = nn.Linear(2, 2)
+        self.where = torch.device("cpu")
         self.forward = self.second; self.kind = torch.float32
         self.register_buffer("steps", torch.tensor(0)); self.register_buffer("lazy", None)
     def second(self, x): self.steps += 1; return self.act(self.body(x))

@@ -116,9 +116,10 @@ class _EnumKind(Kind):
     calls = True
 
     def take(self, thing: Any, saving: Saving) -> Taken:
-        cls = type(thing)
-        if getattr(cls, "__members__", {}).get(thing._name_) is thing:
-            return ("name", thing._name_), [cls]
+        cls: Any = type(thing)
+        name: Any = thing._name_
+        if cls.__members__.get(name) is thing:
+            return ("name", name), [cls]
         return ("value", None), [cls, thing._value_]
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
@@ -291,7 +292,7 @@ _FINGERPRINTS: dict[types.CodeType, str] = {}
 
 def _fingerprint(code: types.CodeType) -> str:
     """The same for the same place and text of a source, in whatever folder it lies."""
-    known = _FINGERPRINTS.get(code)
+    known: str | None = _FINGERPRINTS.get(code)
     if known is None:
         constants = [_constant(part) for part in code.co_consts]
         text = repr((code.co_name, code.co_firstlineno, code.co_code, code.co_names, code.co_freevars, constants))

@@ -12,7 +12,9 @@ from typing import Any, cast
 
 from everstep.train.script.graph import kinds
 from everstep.train.script.graph.kinds import Filling, Hopeless, Kind, Saving, Taken
+from everstep.train.script.graph.memory import Place
 from everstep.train.script.graph.records import INLINE, MISSING
+from everstep.train.script.graph.sets import fill_set
 from everstep.train.script.graph.state import State, state_of
 
 
@@ -173,7 +175,10 @@ class _SetKind(Kind):
     name = "set"
 
     def take(self, thing: Any, saving: Saving) -> Taken:
-        return None, list(set.__iter__(thing))
+        return sys.getsizeof(thing), list(set.__iter__(thing))
+
+    def shown(self, extra: Any) -> tuple[Any, Place | None]:
+        return None, None
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
         return [MISSING] * len(refs)
@@ -182,13 +187,10 @@ class _SetKind(Kind):
         return set()
 
     def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
-        values = [filling.value(code) for code in refs]
-        for order in (values, values[::-1], sorted(values, key=hash)):
-            set.clear(thing)
-            for value in order:
-                set.add(thing, value)
-            if list(set.__iter__(thing)) == values:
-                return
+        if not fill_set(thing, [filling.value(code) for code in refs], extra):
+            raise Hopeless(
+                "this set of numbers cannot be brought into the order it is iterated in; use a list or a dict"
+            )
 
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
         return "{...}"

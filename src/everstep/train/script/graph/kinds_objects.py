@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -42,6 +43,28 @@ class _ObjectKind(Kind):
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
         state: State = extra
         return state.step(position - 1) if position else ".__class__"
+
+
+class _SentinelKind(Kind):
+    """Bare objects, which are only compared by `is`: a module's own by its name there."""
+
+    name = "sentinel"
+
+    def take(self, thing: Any, saving: Saving) -> Taken:
+        for module in list(sys.modules.values()):
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if value is thing:
+                    return (module.__name__, name), ()
+        return None, ()
+
+    def find(self, extra: Any) -> object:
+        return MISSING if extra is None else getattr(sys.modules.get(extra[0]), extra[1], MISSING)
+
+    def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
+        return ()
+
+    def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
+        return object()
 
 
 class _ReducedKind(Kind):
@@ -142,5 +165,6 @@ def _raw(cls: Any) -> bool:
 
 def install() -> None:
     """Make these kinds known, as the last ones."""
+    kinds.add(_SentinelKind(), kinds.exactly(object))
     kinds.add(_ObjectKind(), _raw)
     kinds.add(_ReducedKind(), lambda cls: True)
