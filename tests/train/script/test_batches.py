@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 
 from everstep.train import randomness
+from everstep.train.loaders import WrongData
 from everstep.train.script import advance, batches
 
 SIZE = 11
@@ -214,9 +215,176 @@ def restarted(make: Callable[[], DataLoader], done: int) -> list[str]:
     return rest
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
+@pytest.mark.expensive(family="loaders")
 @pytest.mark.parametrize("kind", LOADERS)
 def test_the_rest_is_that_of_an_undisturbed_run(kind: str) -> None:
     expected = undisturbed(LOADERS[kind])
     chance = random.Random(kind)
     for done in sorted(chance.sample(range(1, len(expected) + 1), 3)):
         assert restarted(LOADERS[kind], done) == expected[done:], f"killed after {done} of {len(expected)}"
+
+
+def relaunch(make: Callable[[], DataLoader], saved: bytes) -> tuple[DataLoader, Any]:
+    """A new loader, its iterator put to the position in ``saved``, and the random states of the save."""
+    position, now = pickle.loads(saved)
+    fresh_world()
+    batches.install(replaying=True)
+    loader = make()
+    iterator = iter(loader)
+    iterator.restore(position)  # type: ignore[attr-defined]
+    batches.live()
+    randomness.restore(now)
+    return loader, iterator
+
+
+def save(iterator: Any) -> bytes:
+    return pickle.dumps((iterator.position(), randomness.capture()))
+
+
+@pytest.mark.expensive(family="loaders")
+@pytest.mark.parametrize("kind", ["shuffled", "workers own state", "persistent"])
+def test_killed_again_and_again(kind: str) -> None:
+    """Also before the first batch after a resume, and with no batch in between."""
+    make = LOADERS[kind]
+    expected = undisturbed(make)
+    seeded()
+    iterator: Any = iter(make())
+    got = [told(next(iterator))]
+    for stretch in (0, 1, 0, 1):
+        _, iterator = relaunch(make, save(iterator))
+        got += [told(next(iterator)) for _ in range(stretch)]
+    assert got == expected[:3]
+
+
+def test_an_idle_persistent_loader_goes_on_in_the_next_epoch() -> None:
+    """It stands between two epochs while another loop saves."""
+    make = LOADERS["persistent own state"]
+    expected = undisturbed(make)
+    seeded()
+    loader = make()
+    got = [told(batch) for batch in loader]
+    loader, _ = relaunch(make, save(loader._iterator))
+    got += [told(batch) for _ in range(2) for batch in loader]
+    assert got == expected
+
+
+def test_an_iterator_outside_a_loop_goes_on_in_place() -> None:
+    """``it = iter(loader)`` in the setup, ``next(it)`` in the loop: random numbers are drawn in between."""
+
+    def script() -> tuple[Any, list[str]]:
+        seeded()
+        iterator = iter(LOADERS["shuffled"]())
+        torch.randn(3)
+        return iterator, [told(next(iterator)) for _ in range(2)]
+
+    iterator, _ = script()
+    saved = save(iterator)
+    expected = [told(next(iterator)) for _ in range(2)]
+    fresh, _ = script()
+    position, now = pickle.loads(saved)
+    fresh.restore(position)
+    randomness.restore(now)
+    assert [told(next(fresh)) for _ in range(2)] == expected
+
+
+def test_an_epoch_left_early_is_not_saved_before_the_workers_are_known_again() -> None:
+    seeded()
+    loader = LOADERS["persistent"]()
+    next(iter(loader))
+    iterator: Any = iter(loader)
+    next(iterator)
+    assert "between two epochs" in iterator.position()["problem"]
+    with pytest.raises(WrongData, match="between two epochs"):
+        relaunch(LOADERS["persistent"], save(iterator))
+    next(iterator)
+    saved = save(iterator)
+    expected = [told(batch) for batch in iterator]
+    _, fresh = relaunch(LOADERS["persistent"], saved)
+    assert [told(batch) for batch in fresh] == expected
+
+
+def test_a_flag_that_workers_saw_when_they_were_started_stays() -> None:
+    """Persistent workers do not see what the main process changes later; those of a relaunch must not either."""
+
+    def make(strength: int = 1) -> DataLoader:
+        loader = DataLoader(Augmented(), 3, shuffle=True, **PERSISTENT)
+        loader.dataset.strength = strength  # type: ignore[attr-defined]
+        return loader
+
+    expected = undisturbed(make)
+    seeded()
+    loader = make()
+    got = [told(batch) for batch in loader]
+    loader.dataset.strength = 5  # type: ignore[attr-defined]
+    iterator: Any = iter(loader)
+    got += [told(next(iterator)) for _ in range(2)]
+    _, fresh = relaunch(lambda: make(5), save(iterator))
+    got += [told(batch) for batch in fresh]
+    assert got == expected[:8]
+
+
+@pytest.mark.parametrize(
+    ("make", "changed", "text"),
+    [
+        (LOADERS["shuffled"], lambda: DataLoader(Augmented(12), 3, shuffle=True), "order"),
+        (LOADERS["shuffled"], lambda: DataLoader(Augmented(4), 3, shuffle=True), "fewer than 3"),
+        (LOADERS["shuffled"], lambda: DataLoader(Augmented(), 3, shuffle=True, num_workers=1), "1 workers now"),
+        (LOADERS["stream"], lambda: DataLoader(Stream(), 3), "stream does not give the batches"),
+        (
+            lambda: DataLoader(Augmented(), 3, sampler=Lazy()),
+            lambda: DataLoader(Augmented(), 3, sampler=Lazy()),
+            "order",
+        ),
+        (lambda: DataLoader(Stream(), 3), lambda: DataLoader(Stream(), 3), "in turns with the training"),
+        (
+            lambda: DataLoader(Augmented(), 2, num_workers=2, in_order=False),
+            lambda: DataLoader(Augmented(), 2, num_workers=2, in_order=False),
+            "in_order=False",
+        ),
+    ],
+)
+def test_what_cannot_be_given_back_is_refused(
+    make: Callable[[], DataLoader], changed: Callable[[], DataLoader], text: str
+) -> None:
+    seeded()
+    iterator = iter(make())
+    for _ in range(3):
+        told(next(iterator))
+    with pytest.raises(WrongData, match=text):
+        next(relaunch(changed, save(iterator))[1])
+
+
+def test_a_data_set_that_keeps_an_iterator_in_its_workers_is_refused() -> None:
+    class Noisy(Augmented):
+        def __init__(self) -> None:
+            super().__init__()
+            self.noise = None
+
+        def __getitem__(self, at: int) -> torch.Tensor:
+            self.noise = self.noise or (i for i in range(99))
+            return torch.tensor([at, next(self.noise)])
+
+    iterator: Any = iter(DataLoader(Noisy(), 3, **WORKERS))
+    next(iterator)
+    assert (
+        iterator.position()["problem"] == "the data set Noisy keeps a started iterator in its workers (dataset.noise)"
+    )
+
+
+def test_subclasses_that_iterate_in_their_own_way_keep_it() -> None:
+    class Own(DataLoader):
+        def __iter__(self) -> Any:
+            return iter("ab")
+
+    assert list(Own(Augmented())) == ["a", "b"]
+
+
+def test_a_map_style_data_set_is_not_fetched_to_skip() -> None:
+    seeded()
+    iterator: Any = iter(LOADERS["shuffled"]())
+    for _ in range(3):
+        next(iterator)
+    loader, fresh = relaunch(LOADERS["shuffled"], save(iterator))
+    next(fresh)
+    assert loader.dataset.fetched == 2  # the last batch of 11 items has two
