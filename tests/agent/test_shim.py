@@ -19,6 +19,7 @@ from everstep.agent.shim.look import look
 from everstep.model import handshake as hs
 from everstep.testing.agent_server import AgentServer
 from tests.agent.conftest import Agents, Driver, python39, spec, until
+from tests.agent.test_standby import Waiting
 
 #: In the place of the runner: tells how it was called, then runs the script in the simplest way.
 RUNNER = """
@@ -281,6 +282,19 @@ def test_the_sitecustomize_that_is_hidden_still_runs_once(place: Place) -> None:
     (place.folder / "packages" / "sitecustomize.py").write_text("print('customized', flush=True)")
     assert place.run("train.py").stdout.count("customized") == 1
     assert place.run("-c", "pass").stdout == "customized\n"
+
+
+def test_a_standby_is_looked_at_when_its_time_has_come(place: Place, tmp_path: Path) -> None:
+    """It is none of ours to run when it begins to wait; what it is then is seen at the end."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    rc, output = Waiting(tmp_path / "a", place.env(EVERSTEP_ATTEMPT="1"), SCRIPT).awakened(EVERSTEP_ATTEMPT="2")
+    assert (rc, output.count("RUNNER"), output.count("SEEN")) == (0, 1, 1)
+    assert '"script.py", "--lr", "0.1"]' in output
+    library = f"{SCRIPT}if False:\n    import everstep\n"
+    rc, output = Waiting(tmp_path / "b", place.env(EVERSTEP_ATTEMPT="1"), library).awakened(EVERSTEP_ATTEMPT="2")
+    assert (rc, output.count("RUNNER"), output.count("SEEN")) == (0, 0, 1)
+    assert '"EVERSTEP_ATTEMPT": "2"' in output
 
 
 # --- Folders ----------------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ the interpreter itself that runs the script, as always.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import Any
+from typing import Any, Callable
 
 PROBED = 77
 """Exit code that tells: this interpreter does let us stand in its way."""
@@ -89,6 +90,7 @@ def _stand_by() -> None:
     number, path = told.split(":", 1)
     _real_sitecustomize()
     del os.environ["EVERSTEP_STANDBY"]
+    look = _shim()
     source, ready = b"", True
     try:
         source, names = _first_imports(path)
@@ -112,21 +114,30 @@ def _stand_by() -> None:
     for name in word["unset"]:
         os.environ.pop(name, None)
     os.environ.update(word["set"])
-    if "EVERSTEP_SHIM" in os.environ:
-        _look_now()
+    look()
 
 
-def _look_now() -> None:
-    """What the start-up shim put off while we waited: the script may be one that it runs in another way."""
+def _shim() -> Callable[[], None]:
+    """What the start-up shim put off while we wait: the script may be one that it runs in another way."""
+    if "EVERSTEP_SHIM" not in os.environ:
+        return lambda: None
     from importlib import import_module
 
     hook = os.path.join(os.environ["EVERSTEP_SHIM"], "hook")
     sys.path.insert(0, hook)
-    try:
-        import_module("everstep_shim.act").act()
-    except Exception as error:
-        print(f"everstep: not resumed automatically ({type(error).__name__}: {error})", file=sys.stderr, flush=True)
-    sys.path.remove(hook)
+    with contextlib.suppress(Exception):  # it is tried again below, where the script can be told
+        import_module("everstep_shim.act")
+
+    def look() -> None:
+        try:
+            import_module("everstep_shim.act").act()
+        except Exception as error:
+            print(f"everstep: not resumed automatically ({type(error).__name__}: {error})", file=sys.stderr, flush=True)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "everstep_shim"]:
+            del sys.modules[name]
+        sys.path.remove(hook)
+
+    return look
 
 
 def _real_sitecustomize() -> None:
@@ -135,9 +146,15 @@ def _real_sitecustomize() -> None:
 
     spec = machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
+        own = sys.modules["sitecustomize"]
         module = util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            if error.name != "sitecustomize":
+                raise
+            sys.modules["sitecustomize"] = own  # another hook of ours, and there is no real one behind it
 
 
 if __name__ == "sitecustomize" and "EVERSTEP_STANDBY" in os.environ:

@@ -29,9 +29,15 @@ def _real_sitecustomize() -> None:
 
     spec = machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
+        own = sys.modules["sitecustomize"]
         module = util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            if error.name != "sitecustomize":
+                raise
+            sys.modules["sitecustomize"] = own  # another hook of ours, and there is no real one behind it
 
 
 if __name__ == "sitecustomize":
