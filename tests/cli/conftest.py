@@ -190,6 +190,15 @@ class FakeClient:
             r.CheckpointView(attempt=1, step=950, at=NOW, kept=False, keep=3),
         ]
 
+    def outputs(self, job: str) -> list[r.OutputFile]:
+        self._called("outputs", job)
+        return [r.OutputFile("node-0/model/weights.pt", 2048), r.OutputFile("node-0/log", 3)]
+
+    def fetch_output(self, job: str, path: str, target: Path) -> Path:
+        self._called("fetch_output", job, path)
+        target.write_text(path)
+        return target
+
     def restore(self, job: str, step: int, *, attempt: int | None = None) -> str:
         self._called("restore", job, step, attempt)
         return f"{attempt or 1}:{step}"

@@ -20,6 +20,7 @@ LISTINGS = {
     "why": ("why", "aaaa"),
     "cost": ("cost",),
     "cost of a job": ("cost", "aaaa"),
+    "outputs": ("outputs", "aaaa"),
     "ckpt ls": ("ckpt", "ls", "aaaa"),
     "offers": ("offers",),
     "plan": ("run", "--dry-run", "--", "true"),

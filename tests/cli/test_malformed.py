@@ -12,6 +12,9 @@ from tests.cli.conftest import Cli, FakeClient
 
 CASES = [
     ("jbos", "everstep: there is no command 'jbos'; did you mean 'jobs'?"),
+    ("queue", "everstep: there is no command 'queue'; did you mean 'jobs'?"),
+    ("launch", "everstep: there is no command 'launch'; did you mean 'run'?"),
+    ("stop", "everstep: there is no command 'stop'; did you mean 'cancel'?"),
     ("frobnicate", "everstep: there is no command 'frobnicate'; see everstep --help"),
     ("--frob", "everstep: there is no option --frob; see everstep --help"),
     ("-o json", "everstep: there is no option -o; see everstep --help"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from everstep.client import results as r
@@ -121,3 +123,25 @@ def test_the_traceback_can_be_asked_for(cli: Cli, client: FakeClient, monkeypatc
 def test_ctrl_c_is_130(cli: Cli, client: FakeClient) -> None:
     client.failure = KeyboardInterrupt()  # type: ignore[assignment]
     assert cli("jobs").code == 130
+
+
+# --- Outputs ---------------------------------------------------------------------------------------------------------
+
+
+def test_outputs_are_copied_with_their_folders(cli: Cli, client: FakeClient, tmp_path: Path) -> None:
+    done = cli("outputs", "aaaa", "--to", str(tmp_path / "results"))
+    assert done.code == 0, done.err
+    assert (tmp_path / "results/node-0/model/weights.pt").read_text() == "node-0/model/weights.pt"
+    assert [line.split()[0] for line in done.out.splitlines()] == ["FILE", "node-0/model/weights.pt", "node-0/log"]
+
+
+def test_outputs_that_cannot_be_written_are_one_line(cli: Cli, client: FakeClient, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = cli("outputs", "aaaa", "--to", str(tmp_path / "file"))
+    assert (done.code, client.called("fetch_output")) == (1, [])
+    assert done.err.endswith("file/node-0/model/weights.pt cannot be written: not a directory\n")
+
+
+def test_outputs_are_only_listed_unless_asked_for(cli: Cli, client: FakeClient) -> None:
+    assert cli("outputs", "aaaa").code == 0
+    assert client.called("fetch_output") == []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from everstep.cli import failures
-from everstep.cli.registry import COMMANDS, PROGRAM, build, nearest
+from everstep.cli.registry import COMMANDS, PROGRAM, build, meant
 from everstep.model.errors import BadInput, Problem
 
 
@@ -61,7 +61,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     first = words[0] if words else "--help"
     if first not in COMMANDS and not first.startswith("-"):
-        fix = nearest(first, COMMANDS) or f"see {PROGRAM} --help"
+        fix = meant(first) or f"see {PROGRAM} --help"
         raise BadInput(Problem(PROGRAM, "", f"there is no command '{first}'", fix))
     invocation = Invocation()
     if first in _TAKE_A_COMMAND and "--" in words:

@@ -49,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
         Entry("events", "events:events", "List what happened to a job.", _LOOK),
         Entry("why", "why:why", "Show every decision, its alternatives and what they would have cost.", _LOOK),
         Entry("cost", "cost:cost", "Show the bill of a job, or of all jobs.", _LOOK),
+        Entry("outputs", "outputs:outputs", "List the files that a job brought home, or copy them here.", _LOOK),
         Entry("ckpt", "ckpt:app", "List checkpoints, go back to an older one.", _STEER),
         Entry("cancel", "steer:cancel", "End jobs and give their machines back.", _STEER),
         Entry("pause", "steer:pause", "Save, give the machines back, keep the checkpoints.", _STEER),
@@ -61,6 +62,23 @@ COMMANDS: dict[str, Entry] = {
         Entry("version", "version:version", "Print the version.", _PLACE),
     )
 }
+
+
+_OTHER_WORDS = {
+    "run": ("apply", "launch", "sbatch", "submit", "up"),
+    "jobs": ("list", "ls", "ps", "queue", "squeue"),
+    "cancel": ("delete", "down", "kill", "rm", "scancel", "stop"),
+    "ckpt": ("checkpoint", "checkpoints"),
+}
+"""What other schedulers call our commands: fingers know those."""
+
+
+def meant(word: str) -> str:
+    """As ``nearest``, for a command; knows what others call it."""
+    for name, others in _OTHER_WORDS.items():
+        if word in others:
+            return f"did you mean '{name}'?"
+    return nearest(word, COMMANDS)
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
