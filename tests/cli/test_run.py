@@ -14,7 +14,7 @@ from everstep.cli import link
 from everstep.client import results as r
 from everstep.client.home import NoServer
 from everstep.model.task import SpotMode, Task
-from tests.cli.conftest import NOW, RUNNING, Cli, FakeClient
+from tests.cli.conftest import NOW, OFFER, PLAN, RUNNING, Cli, FakeClient
 
 ENDED = replace(RUNNING, phase="succeeded", exit_code=0, ended_at=RUNNING.since, step=5000)
 
@@ -52,6 +52,13 @@ def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path)
     assert "follow it with: everstep logs -f j-aaaa1111" in done.err
     [(archive,)] = client.called("upload")
     assert submitted(client).workdir_digest == archive.removesuffix(".tar.gz") != ""
+
+
+def test_the_plan_counts_machines_of_one_offer(cli: Cli, client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(OFFER, zone="box-b")
+    monkeypatch.setattr(client, "plan", lambda task: replace(PLAN, offers=(OFFER, OFFER, other)))
+    lines = cli("run", "--dry-run", "--num-nodes", "3", "--", "true").out.splitlines()[:3]
+    assert [line.split()[:3:2] for line in lines] == [["MACHINES", "ZONE"], ["2", "box-a"], ["1", "box-b"]]
 
 
 def test_a_dry_run_uploads_and_submits_nothing(cli: Cli, client: FakeClient, folder: Path) -> None:
@@ -160,6 +167,11 @@ def test_a_restarting_server_does_not_end_it(
 
     monkeypatch.setattr(client, "status", status)
     assert cli("run", "task.yaml", "-y").code == 0
+
+
+def test_it_says_how_to_get_the_outputs(cli: Cli, client: FakeClient, folder: Path) -> None:
+    client.endings = iter([replace(ENDED, task={"outputs": ["final.pt"]})] * 9999)
+    assert "everstep outputs j-aaaa1111 --to DIR" in cli("run", "task.yaml", "-y").err
 
 
 def test_lost_output_is_said_and_the_job_still_followed(

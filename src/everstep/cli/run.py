@@ -7,13 +7,14 @@ import dataclasses
 import shlex
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from everstep.cli import failures, link, wording
-from everstep.cli.output import Output, OutputOption, document, facts, table
+from everstep.cli.output import Column, Output, OutputOption, document, facts, table
 from everstep.cli.variables import EnvOption, SecretOption, variables
 from everstep.model.units import format_size
 
@@ -201,9 +202,11 @@ def _show(loaded: LoadedTask, plan: PlanView) -> None:
     for warning in dict.fromkeys([*loaded.warnings, *plan.warnings]):
         _say(f"warning: {warning}")
     if plan.offers:
-        table(plan.offers[:_OFFERS_SHOWN], COLUMNS)
-        if len(plan.offers) > _OFFERS_SHOWN:
-            print(f"... and {len(plan.offers) - _OFFERS_SHOWN} more (everstep offers)")
+        machines = Counter(plan.offers)
+        count = Column("MACHINES", lambda offer: str(machines[offer]), right=True)
+        table(list(machines)[:_OFFERS_SHOWN], (count, *COLUMNS))
+        if len(machines) > _OFFERS_SHOWN:
+            print(f"... and {len(machines) - _OFFERS_SHOWN} more (everstep offers)")
         print()
     task = loaded.task
     facts(
