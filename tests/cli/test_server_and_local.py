@@ -41,7 +41,9 @@ def test_start_says_when_its_options_come_too_late(
 ) -> None:
     monkeypatch.setattr(launcher, "is_running", lambda home: True)
     assert cli("server", "start").out == "already running at http://127.0.0.1:7 (pid 42)\n"
-    assert cli("server", "start", "--port", "9").out.endswith("; not used: --port 9\n")
+    assert cli("server", "start", "--port", "9").out.endswith(
+        "; not used: --port 9 (stop it first: everstep server stop)\n"
+    )
 
 
 def test_a_server_that_does_not_start_is_told_in_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,13 @@ async def test_health_counts_jobs_by_phase(rig: Rig) -> None:
     assert (answer["pid"], answer["version"], answer["handshake"]) == (4242, "0.0-test", [1, 1])
 
 
+async def test_kept_machines_are_seen_in_the_list(rig: Rig) -> None:
+    rig.add(fakes.job("j-1", phase=JobPhase.RELEASING, keep_until=1_900_000_000.0))
+    async with rig.client() as client:
+        [shown] = (await client.get("/api/v1/jobs")).json()["jobs"]
+    assert shown["wait"] == "kept for debugging until 2030-03-17 17:46:40 UTC"
+
+
 # --- Submitting -------------------------------------------------------------------------------------------------------
 
 

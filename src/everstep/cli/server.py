@@ -41,8 +41,8 @@ def start(
     home = default_home()
     ran = launcher.is_running(home)
     info = launcher.start_background(home, arguments=tuple(arguments))
-    ignored = f"; not used: {' '.join(arguments)}" if ran and arguments else ""
-    print(f"{'already running' if ran else 'running'} at {info.url} (pid {info.pid}){ignored}")
+    late = f"; not used: {' '.join(arguments)} (stop it first: everstep server stop)" if ran and arguments else ""
+    print(f"{'already running' if ran else 'running'} at {info.url} (pid {info.pid}){late}")
 
 
 @app.command("stop")

@@ -26,13 +26,16 @@ def _by(actor: str, reason: str = "") -> str:
     return f" by {actor}" + (f": {reason}" if reason else "")
 
 
-def _clock(at: float | None) -> str:
-    if at is None:
-        return "at a time it does not tell"
+def utc(at: float) -> str:
+    """``2026-11-20 18:00:00 UTC``; a time that no calendar has is told in seconds."""
     try:
-        return "at " + datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
-        return f"at {at:.0f} s since 1970"
+        return f"{at:.0f} s since 1970"
+
+
+def _clock(at: float | None) -> str:
+    return "at a time it does not tell" if at is None else f"at {utc(at)}"
 
 
 def _size(size: int) -> str:

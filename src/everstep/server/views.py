@@ -19,7 +19,7 @@ from everstep.model.offers import Offer
 from everstep.ports import ProviderResource, Record
 from everstep.server.checkpoints import checkpoints
 from everstep.server.live import Bill, BillAccount, LiveController, Seen
-from everstep.server.texts import text_of
+from everstep.server.texts import text_of, utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Views:
             "market": _market(running),
             "price_usd_per_h": sum(i.price_usd_per_h for i in running),
             "cost_usd": sums.cost_usd,
-            "wait": state.wait,
+            "wait": _wait(state),
             "why": state.quarantined or state.why,
             "alarm": state.alarm,
             "exit_code": state.exit_code,
@@ -306,6 +306,11 @@ def _attempt(state: JobState, a: AttemptState) -> r.AttemptView:
         tail=a.tail,
         hint=a.hint,
     )
+
+
+def _wait(state: JobState) -> str:
+    """What the job waits for; kept machines cost, and are to be seen in every list."""
+    return state.wait if state.keep_until is None else f"kept for debugging until {utc(state.keep_until)}"
 
 
 def _market(machines: Sequence[InstanceState]) -> str:
