@@ -255,7 +255,7 @@ async def _check_configurations(found: Mapping[str, Provider]) -> None:
         except BadInput:
             raise
         except Exception as error:
-            log.warning("provider %s: %s", name, error or type(error).__name__)
+            log.warning("provider %s: %s", name, str(error) or type(error).__name__)
 
 
 def _local(home: Home, given: dict[str, Any]) -> dict[str, Any]:
