@@ -271,6 +271,15 @@ def test_a_python_without_torch_or_too_old_runs_the_script_as_it_is_and_the_log_
     )
 
 
+def test_on_several_machines_ranks_must_be_known(place: Place) -> None:
+    done = place.run("train.py", EVERSTEP_NUM_NODES="2")
+    assert (told(done), done.returncode) == (None, 0)
+    assert (
+        "train.py is not resumed automatically: 2 machines run it and RANK does not say which is which" in done.stderr
+    )
+    assert told(place.run("train.py", EVERSTEP_NUM_NODES="2", RANK="1")) is not None
+
+
 def test_whatever_is_broken_in_here_the_script_runs(place: Place) -> None:
     (place.shim / "hook" / "everstep_shim" / "look.py").write_text("raise RuntimeError('broken')")
     done = place.run("train.py")

@@ -45,6 +45,7 @@ def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path)
     assert done.out == "j-aaaa1111\n"
     assert "spot: auto" in done.err
     assert "choice   box-a spot at $0.40/h" in done.err
+    assert "resumed by" not in done.err, "nobody knows: the script does not train"
     assert "$0.80/h in all" in done.err
     for warning in ("warning: be careful", "warning: task.yaml:4: resources.image_id"):
         assert warning in done.err
@@ -52,6 +53,12 @@ def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path)
     assert "follow it with: everstep logs -f j-aaaa1111" in done.err
     [(archive,)] = client.called("upload")
     assert submitted(client).workdir_digest == archive.removesuffix(".tar.gz") != ""
+
+
+def test_the_plan_says_who_will_save_and_resume(cli: Cli, folder: Path) -> None:
+    (folder / "code" / "train.py").write_text("import torch\n")
+    shown = " ".join(cli("run", "--dry-run", "--workdir", "code", "--", "python", "train.py").out.split())
+    assert "resumed by everstep, from outside: train.py stays as it is" in shown
 
 
 def test_the_plan_counts_machines_of_one_offer(cli: Cli, client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def _plain(folder: Path, *launcher: str) -> tuple[str, str]:
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=PATIENCE_S,
+        timeout=4 * PATIENCE_S,
     )
     return out.read_text(), done.stdout
 

@@ -45,7 +45,7 @@ def _takes_over(command: Command, mode: str) -> bool:
         return False
     roots = [one for one in path if one and is_users(os.path.join(one, "x"), foreign)]
     why = why_not(script, roots, mode, foreign)
-    why = _unfit() if why == "" else why
+    why = _unfit() or _unranked() if why == "" else why
     if why:
         _say(f"{os.path.basename(script)} is not resumed automatically: {why}")
     return why == ""
@@ -74,6 +74,17 @@ def _unfit() -> str:
     if util.find_spec("torch") is None:
         return "this Python has no torch"
     return ""
+
+
+def _unranked() -> str:
+    """Why a script on one of several machines cannot be run in our way; "" if it can, or if there is one machine."""
+    nodes = int(os.environ.get("EVERSTEP_NUM_NODES") or 1)
+    if nodes == 1 or os.environ.get("RANK"):
+        return ""
+    # Each machine for itself would save at a step of its own, and their ranks would not fit together any more.
+    return (
+        f"{nodes} machines run it and RANK does not say which is which; start it with torchrun, or set ranks_per_node"
+    )
 
 
 def _start_runner(command: Command) -> None:
