@@ -192,5 +192,5 @@ def double(x): return x * 2
     script.module.fast = torch.compile(torch.nn.Linear(2, 2), backend="eager")
     script.module.slow = script.module.fast
     late = Script(source.replace("fast =", "quick =")).restore(script.capture())
-    with pytest.raises(graph.Poisoned, match="call torch.compile before"):
+    with pytest.raises(graph.Poisoned, match=r"call torch\.compile before"):
         late.module.fast(torch.ones(1, 2))

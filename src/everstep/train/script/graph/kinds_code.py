@@ -210,7 +210,8 @@ class _FunctionKind(Kind):
             return f".__closure__[{position}]"
         if position < cells + defaults:
             return f".__defaults__[{position - cells}]"
-        rest = [*(f".__kwdefaults__[{name!r}]" for name in more), *(f".{name}" for name in names), ".__globals__"]
+        rest: list[str] = [f".__kwdefaults__[{name!r}]" for name in more]
+        rest += [*(f".{name}" for name in names), ".__globals__"]
         return rest[position - cells - defaults]
 
 
@@ -296,7 +297,8 @@ def _fingerprint(code: types.CodeType) -> str:
     if known is None:
         constants = [_constant(part) for part in code.co_consts]
         text = repr((code.co_name, code.co_firstlineno, code.co_code, code.co_names, code.co_freevars, constants))
-        known = _FINGERPRINTS[code] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        known = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        _FINGERPRINTS[code] = known
     return known
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 _NUMBERS = (int, float, complex, bool)
 _SHUFFLES = 50
-# A table grows fourfold when it is filled to 3/5: with fewer values than this fraction it had been larger before.
-_GROWTH = 20 / 3
+# A table grows fourfold when it is filled to 3/5, and what was taken out counts: above this no room is left.
+_ROOM = 0.44
 
 
 _EMPTY_BYTES = sys.getsizeof(set())
@@ -46,13 +46,23 @@ def fill_set(thing: set[Any], values: list[Any], size: int) -> bool:
         return True
     for order in _orders(values):
         set.clear(thing)
-        if len(values) * _GROWTH < (size - _EMPTY_BYTES) // _ENTRY_BYTES:
+        if len(values) < _ROOM * (size - _EMPTY_BYTES) // _ENTRY_BYTES:
             _grow(thing, values, size)
         for value in order:
             set.add(thing, value)
-        if list(map(id, set.__iter__(thing))) == list(map(id, values)):
+        if all(a is b for a, b in zip(values, set.__iter__(thing), strict=True)):
             return True
     return False
+
+
+def _orders(values: list[Any]) -> Iterator[list[Any]]:
+    """Orders in which the values may have come."""
+    yield values
+    yield sorted(values, key=hash)
+    yield values[::-1]
+    chance = random.Random(0)
+    for _ in range(_SHUFFLES if len(values) < 1000 else 0):
+        yield chance.sample(values, len(values))
 
 
 def _grow(thing: set[Any], values: list[Any], size: int) -> None:
@@ -68,15 +78,6 @@ def _grow(thing: set[Any], values: list[Any], size: int) -> None:
         set.add(thing, room[-1])
     for filler in room:
         set.discard(thing, filler)
-
-
-def _orders(values: list[Any]) -> Iterator[list[Any]]:
-    yield values
-    yield sorted(values, key=hash)
-    yield values[::-1]
-    shuffled = random.Random(0)
-    for _ in range(_SHUFFLES if len(values) < 1000 else 0):
-        yield shuffled.sample(values, len(values))
 
 
 def _reproducible(value: Any) -> bool:
