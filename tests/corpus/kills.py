@@ -29,11 +29,12 @@ class Kill:
     """When to end a launch.
 
     ``at`` is in seconds after its first output (clock, term) or after its start (early), in bytes of its output, or in
-    changes of the checkpoint folder.
+    changes of the checkpoint folder. Once ``latest`` bytes are written it is time in any case: every kill lands.
     """
 
     kind: Kind
     at: float
+    latest: int
 
     def __str__(self) -> str:
         unit = {"output": "bytes", "folder": "changes"}.get(self.kind, "s")
@@ -58,10 +59,7 @@ class Plan:
 
 
 def draw(rng: random.Random, course: Course, count: int) -> Plan:
-    """`count` kills of all kinds, spread so that each launch gets on by about a share of the whole.
-
-    One of them at least hangs on the output, and so cannot come too late.
-    """
+    """`count` kills, spread so that each launch gets on by about a share of the whole; one at least by the output."""
     kinds: list[Kind] = ["output", *(rng.choice(KINDS[1:]) for _ in range(count - 1))]
     rng.shuffle(kinds)
     return Plan(rng.choice(CADENCES), [_kill(rng, kind, course, count) for kind in kinds])
@@ -69,19 +67,24 @@ def draw(rng: random.Random, course: Course, count: int) -> Plan:
 
 def _kill(rng: random.Random, kind: Kind, course: Course, count: int) -> Kill:
     share = rng.uniform(0.1, 1.1) / (count + 1)
-    if kind == "output":
-        return Kill(kind, max(1, round(share * course.printed)))
-    if kind == "folder":
-        return Kill(kind, rng.randrange(1, 60))
-    if kind == "early":
-        return Kill(kind, rng.uniform(0.0, course.startup_s))
-    return Kill(kind, share * (course.total_s - course.startup_s))
+    latest = max(1, round(share * course.printed))
+    at = {
+        "output": latest,
+        "folder": rng.randrange(1, 60),
+        "early": rng.uniform(0.0, course.startup_s),
+    }.get(kind, share * (course.total_s - course.startup_s))
+    return Kill(kind, at, latest)
 
 
 def moment(kill: Kill, folder: Path) -> Callable[[Running], bool]:
     """A condition that holds once it is time for `kill`; `folder` is the one with the checkpoints."""
+    reached = _reached(kill, folder)
+    return lambda running: running.written >= kill.latest or reached(running)
+
+
+def _reached(kill: Kill, folder: Path) -> Callable[[Running], bool]:
     if kill.kind == "output":
-        return lambda running: running.written >= kill.at
+        return lambda running: False
     if kill.kind == "folder":
         changes = _Changes(folder)
         return lambda running: changes.count() >= kill.at
