@@ -187,6 +187,7 @@ class _Crossing(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        # A copy (the memory has its bytes by now): autograd forbids to change a view made by a function in place.
         return tensor.clone()
 
     @staticmethod
