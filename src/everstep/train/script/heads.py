@@ -25,6 +25,8 @@ from everstep.train.script.rewrite import Site
 from everstep.train.script.steps import Steps
 
 _PATIENCE = 16
+_NEVER_DRAW = frozenset([range, list, tuple, dict, set, enumerate, zip])
+"""Making an iterator of these draws no random numbers: one note does for before and behind."""
 
 
 class Loop:
@@ -174,7 +176,10 @@ class Heads:
         if self._worth_noting(loop):
             record.start = states.capture(iterable)
         record.iterator = watch(iter(iterable))
-        self._note_first(record)
+        if record.start is not None and type(iterable) in _NEVER_DRAW:
+            record.noting, record.before, record.before_at = True, record.start, 0
+        else:
+            self._note_first(record)
         return self.passes(record)
 
     def begin_while(self, loop: Loop, frame: FrameType) -> bool:

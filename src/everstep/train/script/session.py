@@ -29,6 +29,8 @@ from everstep.train.script.steps import Steps
 FORMAT = 1
 _HOLD_LOOK_S = 0.1
 _REPORT_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.001
+"""Passes that are shorter than this are not looked at one by one."""
 _PATIENCE_S = 10.0
 _HELPING_THREADS = ("_pin_memory_loop", "TMonitor", "_AsyncWriterThread", "QueueFeederThread")
 
@@ -71,7 +73,7 @@ class Session:
         self._saved_step = 0
         self._unsafe_since: float | None = None
         self._warned: set[str] = set()
-        self._reported_at = 0.0
+        self._reported_at = self._look_at = 0.0
         self._total: int | None = None
         self._votes: Votes | None = None
         if parts.gang.world_size > 1:
@@ -92,6 +94,9 @@ class Session:
             # A step of the setup, in a relaunch that has not arrived yet.
             return
         now = time.monotonic()
+        if self._votes is None and now < self._look_at and not self._counted_due() and not self._stopping():
+            return
+        self._look_at = now + _LOOK_EVERY_S
         self._report(now)
         wishes = self._agreed(self._wishes(now))
         if not (wishes.save or wishes.stop) or not self._save(record, now):
@@ -113,11 +118,15 @@ class Session:
         parts = self._parts
         due = parts.pace.due(now)
         if parts.every_steps is not None:
-            due = parts.steps.count - self._saved_step >= parts.every_steps
+            due = self._counted_due()
         parts.requests.look(parts.reporter.utc(), parts.pace.margin_s())
         parts.pace.expect(parts.requests.hazard_per_h)
         paced = due and parts.gang.rank == 0
         return Wishes(paced or parts.requests.save, self._stopping(), parts.requests.holding)
+
+    def _counted_due(self) -> bool:
+        every = self._parts.every_steps
+        return every is not None and self._parts.steps.count - self._saved_step >= every
 
     def _stopping(self) -> bool:
         return self._parts.requests.stop or self._parts.terminations.asked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import random
 import sys
 import types
@@ -12,7 +14,9 @@ import torch
 
 from everstep.train.script import mutables
 
-_STATELESS = frozenset(["builtins", "collections", "itertools", "numpy", "torch", "tqdm"])
+_DEPTH = 4
+_WRAPPERS = (enumerate, zip, map, filter, reversed, itertools.islice, itertools.chain)
+_STATELESS = frozenset(["builtins", "collections", "itertools", "numpy", "torch"])
 """Packages whose iterables change only by being iterated; what a ``DataLoader`` holds is kept by `Batches`."""
 
 
@@ -37,12 +41,11 @@ def capture(iterable: Any) -> States:
         process["numpy"] = numpy.get_state(legacy=False)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         process["cuda"] = torch.cuda.get_rng_state_all()
-    own = mutables.capture({"iterable": iterable}) if _keeps_state(iterable) else {}
-    return States(process, own)
+    return States(process, mutables.capture(roots) if (roots := _roots(iterable)) else {})
 
 
 def restore(states: States, iterable: Any = None) -> None:
-    """Set all generators back; ``iterable`` is what stands where the noted one stood."""
+    """Set all generators back; ``iterable`` is what stands where the noted one stood, None to leave its state alone."""
     process = states.process
     random.setstate(process["python"])
     torch.set_rng_state(process["torch"])
@@ -52,12 +55,25 @@ def restore(states: States, iterable: Any = None) -> None:
     if "cuda" in process and torch.cuda.is_available():
         for device, state in enumerate(process["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(state, device)
-    if states.own:
-        mutables.restore({"iterable": iterable}, states.own)
+    if states.own and iterable is not None:
+        mutables.restore(_roots(iterable), states.own)
 
 
-def _keeps_state(iterable: Any) -> bool:
-    """True for objects of classes of somebody's own: what these iterate over may change from one loop to the next."""
-    return type(iterable).__module__.partition(".")[0] not in _STATELESS and not isinstance(
-        iterable, types.GeneratorType
-    )
+def _roots(iterable: Any) -> dict[str, Any]:
+    """What may change from one loop over an iterable to the next, by its place: objects of somebody's own classes, and
+    the arguments of generator functions, also beneath ``enumerate`` and the like."""
+    found: dict[str, Any] = {}
+    waiting = [(iterable, 0)]
+    while waiting:
+        thing, depth = waiting.pop()
+        place = f"iterable {len(found)}"
+        if isinstance(thing, types.GeneratorType):
+            if thing.gi_frame is not None:
+                found[place] = dict(thing.gi_frame.f_locals)
+        elif isinstance(thing, _WRAPPERS) and depth < _DEPTH:
+            waiting += [(beneath, depth + 1) for beneath in gc.get_referents(thing)]
+        elif type(thing).__module__.partition(".")[0] == "tqdm" and depth < _DEPTH:
+            waiting.append((getattr(thing, "iterable", None), depth + 1))
+        elif type(thing).__module__.partition(".")[0] not in _STATELESS:
+            found[place] = thing
+    return found
