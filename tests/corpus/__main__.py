@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status."""
     options = _parser().parse_args(arguments)
     cases = _chosen(load(), options.names, all_of_them=options.slow)
-    settings = Settings(kills=options.kills, seed=options.seed)
+    settings = Settings(kills=options.kills, seed=options.seed, sources=options.sources)
     kept = options.keep or Path(tempfile.mkdtemp(prefix="corpus-"))
     print(f"{len(cases)} scripts, {settings.kills} kills each, seed {settings.seed}, below {kept}", flush=True)
     results = []
@@ -51,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="scripts at a time")
     parser.add_argument("--plain", action="store_true", help="only look whether two plain runs are equal")
     parser.add_argument("--slow", action="store_true", help="with those that are marked slow")
+    parser.add_argument(
+        "--sources", type=Path, help="folder of another everstep to judge, such as another revision's src"
+    )
     parser.add_argument("--json", type=Path, help="write everything about every script to this file")
     parser.add_argument("--keep", type=Path, help="work below this folder, and leave it there")
     return parser

@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -32,12 +32,16 @@ _TAIL_LINES = 12
 
 @dataclass(frozen=True)
 class Settings:
-    """How a trial is done: how many kills, drawn from which seed, and how long a launch may take at most."""
+    """How a trial is done: how many kills, drawn from which seed, and how long a launch may take at most.
+
+    ``sources`` is the folder of another everstep to run, for instance of another revision; None: the installed one.
+    """
 
     kills: int
     seed: int
     patience_s: float = 180.0
     engine: Sequence[str] = ENGINE
+    sources: Path | None = None
 
 
 @dataclass
@@ -140,7 +144,9 @@ class _Trial:
         number = self.result.launches
         self.result.launches += 1
         saved_before = self._has_saves()
-        self._last = _launch(self._case, self._folder, number, self._command(number))
+        launch = _launch(self._case, self._folder, number, self._command(number))
+        sources = self._settings.sources
+        self._last = replace(launch, python_path=[*([sources] if sources else []), *launch.python_path])
         running = Running(self._last)
         try:
             reached = running.wait_until(self._moment(kill), self._settings.patience_s)
