@@ -33,9 +33,10 @@ class Net(nn.Module):
 
 
 class Training:
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, device: str = "cpu", **options: Any) -> None:
         torch.manual_seed(0)
-        self.model = Net()
+        self.device = device
+        self.model = Net().to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), **options)
         self.average = torch.optim.swa_utils.AveragedModel(self.model)
         self.snapshots = Snapshots({"model": self.model, "optimizer": self.optimizer, "average": self.average})
@@ -44,7 +45,7 @@ class Training:
 
     def forward_backward(self) -> None:
         self.optimizer.zero_grad()
-        self.model(torch.randn(8, WIDTH)).square().mean().backward()
+        self.model(torch.randn(8, WIDTH, device=self.device)).square().mean().backward()
 
     def state(self) -> dict[str, Any]:
         return {
@@ -220,3 +221,21 @@ def test_an_optimizer_without_hooks_is_copied_at_once() -> None:
         model.weight.zero_()
     assert snapshot.wait() is None
     assert torch.equal(copied(snapshot)["model"]["weight"], before)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("spoil", [False, True])
+def test_on_a_gpu_the_copy_is_the_state_of_the_boundary(spoil: bool) -> None:
+    training = Training("cuda")
+    for _ in range(5):
+        at_boundary = {name: tensor.cpu() for name, tensor in clone(training.state()).items()}
+        snapshot = training.snapshots.take(training.state())
+        if spoil:
+            write(training)
+        training.forward_backward()
+        training.average.update_parameters(training.model)
+        training.optimizer.step()
+        assert (snapshot.wait() is not None) == spoil
+        if not spoil:
+            assert all(torch.equal(tensor, at_boundary[name]) for name, tensor in flat(copied(snapshot)))
+    training.snapshots.close()
