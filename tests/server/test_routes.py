@@ -93,7 +93,7 @@ async def test_kept_machines_are_seen_in_the_list(rig: Rig) -> None:
     rig.add(fakes.job("j-1", phase=JobPhase.RELEASING, keep_until=1_900_000_000.0))
     async with rig.client() as client:
         [shown] = (await client.get("/api/v1/jobs")).json()["jobs"]
-    assert shown["wait"] == "kept for debugging until 2030-03-17 17:46:40 UTC"
+    assert shown["wait"] == "cancel, or 2030-03-17 17:46:40 UTC: its machines are kept for debugging"
 
 
 # --- Submitting -------------------------------------------------------------------------------------------------------

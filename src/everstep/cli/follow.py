@@ -43,8 +43,8 @@ def follow(job: str) -> int:
     _say(_last_line(view))
     if view.keep_until is not None:
         _say(_kept(view))
-    if view.task.get("outputs"):
-        _say(f"what came home of its outputs: everstep outputs {view.job} --to DIR")
+    elif view.task.get("outputs") and view.phase != "cancelled":
+        _say(f"outputs: everstep outputs {view.job} --to DIR")
     return exit_code(view)
 
 

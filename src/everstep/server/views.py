@@ -310,7 +310,9 @@ def _attempt(state: JobState, a: AttemptState) -> r.AttemptView:
 
 def _wait(state: JobState) -> str:
     """What the job waits for; kept machines cost, and are to be seen in every list."""
-    return state.wait if state.keep_until is None else f"kept for debugging until {utc(state.keep_until)}"
+    if state.keep_until is None:
+        return state.wait
+    return f"cancel, or {utc(state.keep_until)}: its machines are kept for debugging"
 
 
 def _market(machines: Sequence[InstanceState]) -> str:
