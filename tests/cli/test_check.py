@@ -63,6 +63,7 @@ def test_an_unmodified_script_is_exact(cli: Cli, folder: Path) -> None:
     assert report["checkpoint"]["mode"] == "script"
 
 
+@pytest.mark.expensive(family="check")
 def test_the_library_is_exact(cli: Cli, folder: Path) -> None:
     code, report = checked(cli, folder, scripts.ATTACHED)
     assert (code, report["verdict"], report["mode"]) == (0, "exact", "library"), report
@@ -80,12 +81,14 @@ def test_own_checkpoints_without_the_random_state(cli: Cli, folder: Path) -> Non
     assert report["weights_sha256_plain"] != report["weights_sha256_resumed"]
 
 
+@pytest.mark.expensive(family="check")
 def test_nobody_saves(cli: Cli, folder: Path) -> None:
     code, report = checked(cli, folder, scripts.UNMODIFIED, "--mode", "off")
     assert (code, report["verdict"]) == (12, "no resume"), report
     assert report["launches"][1]["from_step"] == 0
 
 
+@pytest.mark.expensive(family="check")
 def test_a_refusal_is_quoted(cli: Cli, folder: Path) -> None:
     code, report = checked(cli, folder, scripts.REFUSING, "--mode", "off")
     assert (code, report["verdict"]) == (11, "refuses")
@@ -99,12 +102,14 @@ def test_seeded_by_the_clock(cli: Cli, folder: Path) -> None:
     assert "time.time_ns()" in report["first_difference"]["likely_cause"]
 
 
+@pytest.mark.expensive(family="check")
 def test_times_in_a_log_are_no_difference(cli: Cli, folder: Path) -> None:
     timed = scripts.UNMODIFIED + '\nopen("log", "w").write(f"took {time.time()} s")\n'
     code, report = checked(cli, folder, timed)
     assert (code, report["not_compared"]) == (0, ["file log"]), report
 
 
+@pytest.mark.expensive(family="check")
 def test_the_first_steps_alone(cli: Cli, folder: Path) -> None:
     endless = scripts.UNMODIFIED.replace("range(60)", "range(10**9)")
     code, report = checked(cli, folder, endless, "--steps", "40")

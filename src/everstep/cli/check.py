@@ -75,7 +75,11 @@ def check(
     command = read_command(context.obj.command, Path.cwd())
     probe(command)
     folder = _make_folder(directory, command)
-    checked = _checked(command, folder, settings)
+    try:
+        checked = _checked(command, folder, settings)
+    except KeyboardInterrupt:
+        print(f"{_COMMAND}: interrupted; what was seen until then: {folder}", file=sys.stderr)
+        raise typer.Exit(failures.INTERRUPTED) from None
     raise typer.Exit(_conclude(checked, folder, output))
 
 
