@@ -21,7 +21,7 @@ from everstep.train.gang import Gang
 from everstep.train.opening import Opened, Opening
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace
 from everstep.train.reports import Reporter
-from everstep.train.requests import Requests, Terminations
+from everstep.train.requests import Requests
 from everstep.train.script import batches, graph, loaderkind, surroundings
 from everstep.train.script.arrival import Arriving
 from everstep.train.script.heads import Marker
@@ -34,6 +34,7 @@ from everstep.train.script.saving import Saves, Settings
 from everstep.train.script.session import FORMAT, Parts, Session
 from everstep.train.script.sources import Source, Sources
 from everstep.train.script.steps import Steps
+from everstep.train.script.stopping import Stopping
 
 _KEEP = 3
 
@@ -141,7 +142,7 @@ class _Start:
         steps = Steps()
         pace = self._pace(saved)
         output = Output(self._order.folder, self.gang.rank)
-        terminations = Terminations()
+        terminations = Stopping()
         control = self._env.get(handshake.ENV_CONTROL_FILE)
         keep = int(self._env.get(handshake.ENV_CHECKPOINT_KEEP) or _KEEP)
         parts = Parts(

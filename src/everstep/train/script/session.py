@@ -80,6 +80,7 @@ class Session:
             self._votes = Votes(lambda: joined(os.environ), parts.every_steps or MOST_POINTS)
         self._apart = self._voted = self._resumed = False
         self.heads = Heads(parts.steps, self.passed)
+        parts.steps.alarm = self._nowhere
 
     def resumed(self, step: int) -> None:
         """The safe point of an earlier save is restored."""
@@ -93,6 +94,7 @@ class Session:
         if self.heads.replay is not None:
             # A step of the setup, in a relaunch that has not arrived yet.
             return
+        self._parts.steps.alarm = None
         now = time.monotonic()
         if self._votes is None and now < self._look_at and not self._counted_due() and not self._stopping():
             return
@@ -250,7 +252,19 @@ class Session:
         if self._unsafe_since is None:
             self._unsafe_since = now
         if now - self._unsafe_since >= _PATIENCE_S or "thread" in reason:
-            self._warn(f"{reason}; training goes on without saves, and starts from the beginning if it is killed")
+            self._give_up(reason)
+
+    def _nowhere(self) -> None:
+        """Many steps, and no loop of the user's around them."""
+        if self.heads.replay is None:
+            self._give_up(
+                "no save can be made: the loop that trains is not in the script's own files, or in a generator"
+            )
+
+    def _give_up(self, reason: str) -> None:
+        # Nobody looks at a SIGTERM any more: it shall end the process as it would without us.
+        self._parts.terminations.release()
+        self._warn(f"{reason}; training goes on without saves, and starts from the beginning if it is killed")
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

@@ -10,18 +10,22 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+ALARM_AT = 200
+
 
 class Steps:
     """The steps taken in this process by its main thread.
 
     Attributes:
         count: steps so far, over all attempts once a resume has set it.
+        alarm: called once when the first `ALARM_AT` steps of this process are done; None: never.
     """
 
-    __slots__ = ("_has_optimizer", "_main", "_quiet", "count")
+    __slots__ = ("_done", "_has_optimizer", "_main", "_quiet", "alarm", "count")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self._done = 0
+        self.alarm: Callable[[], None] | None = None
         self._has_optimizer = False
         self._quiet = 0
         self._main = threading.get_ident()
@@ -35,9 +39,14 @@ class Steps:
         torch.autograd.backward = self._counting(torch.autograd.backward)
         torch.autograd.grad = self._counting(torch.autograd.grad)
 
-    def _stepped(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if threading.get_ident() == self._main:
-            self.count += 1
+    def _stepped(self, *_: Any) -> None:
+        if threading.get_ident() != self._main:
+            return
+        self.count += 1
+        if self.alarm is not None:
+            self._done += 1
+            if self._done == ALARM_AT:
+                self.alarm()
 
     def _wrap_init(self) -> None:
         init = Optimizer.__init__
@@ -59,7 +68,6 @@ class Steps:
                 return backward(*args, **kwargs)
             finally:
                 self._quiet -= 1
-                if threading.get_ident() == self._main:
-                    self.count += 1
+                self._stepped()
 
         return counting
