@@ -126,7 +126,8 @@ def _shim() -> Callable[[], None]:
     hook = os.path.join(os.environ["EVERSTEP_SHIM"], "hook")
     sys.path.insert(0, hook)
     with contextlib.suppress(Exception):  # it is tried again below, where the script can be told
-        import_module("everstep_shim.act")
+        for name in ("act", "look", "ledger"):
+            import_module(f"everstep_shim.{name}")
 
     def look() -> None:
         try:

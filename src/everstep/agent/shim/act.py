@@ -1,4 +1,7 @@
-"""Decides about the process that starts here, and has its script run under ``everstep.train.run`` where that is due."""
+"""Decides about the process that starts here, and has its script run under ``everstep.train.run`` where that is due.
+
+Every Python that `run` starts comes by here, so that what only scripts need is imported where it is needed.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import ledger
 from .command import Command, file_of, foreign_roots, is_users, read
-from .look import look
 
 ENV_SHIM = "EVERSTEP_SHIM"
 """The folder with ``hook`` and ``library``; where it is not set nothing happens."""
@@ -53,6 +54,8 @@ def _takes_over(command: Command, mode: str) -> bool:
 
 def why_not(script: str, roots: Sequence[str], mode: str, foreign: tuple[str, ...]) -> str | None:
     """Why a script is left alone: a reason for people, None if there is nothing to say, "" if it is not."""
+    from .look import look
+
     if mode == "auto":
         found = look(script, roots, foreign)
         if found.library or found.launches or not found.torch:
@@ -88,6 +91,8 @@ def _unranked() -> str:
 
 
 def _start_runner(command: Command) -> None:
+    from . import ledger
+
     folder = os.environ[ENV_SHIM]
     entry = ledger.begin(command, os.environ)
     argv = [sys.executable, *command.options, os.path.join(folder, "hook", "everstep_shim", "launch.py")]
@@ -100,6 +105,8 @@ def _start_runner(command: Command) -> None:
 
 def _settle_in(folder: str) -> None:
     """In the runner's process: everstep becomes importable, the hook disappears from what the script can see."""
+    from . import ledger
+
     hook = os.path.join(folder, "hook")
     own = [place for place, entry in enumerate(sys.path) if entry == hook]
     sys.path.insert(own[0] if own else 0, os.path.join(folder, "library"))
