@@ -31,7 +31,7 @@ PROBLEMS = {
         "_thread.RLock",
         "held",
     ),
-    "a socket": ("import socket\nthing = socket.socketpair()[0]\n", "socket.socket", "does not pickle"),
+    "a socket": ("import socket\nthing = socket.socket()\n", "socket.socket", "does not pickle"),
     "a pipe": ("import os\nthing = os.fdopen(os.pipe()[0])\n", "_io.TextIOWrapper", "cannot be opened again"),
     "a simple queue": ("import queue\nthing = queue.SimpleQueue()\n", "_queue.SimpleQueue", "does not pickle"),
     "a function of ctypes": ("import ctypes\nthing = ctypes.CDLL(None).abs\n", "_FuncPtr", "does not pickle"),
@@ -61,13 +61,18 @@ def test_problem_is_named_and_refuses(name: str) -> None:
     assert what in problem.what
     assert why in problem.why
     assert problem.where.startswith("module user_script: thing")
-    again = Script(source + "def show(): return thing\nholder = [thing]\n").restore(captured)
+    fresh = Script(source + "def show(): return thing\nholder = [thing]\n")
+    things = [script.module.thing, fresh.module.thing]
+    again = fresh.restore(captured)
     assert type(again.module.thing) is graph.Poison
     assert again.module.holder[0] is again.module.thing
     with pytest.raises(graph.Poisoned, match="module user_script: thing"):
         again.module.thing.anything  # noqa: B018
     # The next save says it again.
     assert [p.what for p in again.capture().problems] == ["everstep.train.script.graph.poison.Poison"]
+    for thing in things:
+        if hasattr(thing, "close"):
+            thing.close()
 
 
 USES: list[Callable[[Any], object]] = [

@@ -212,7 +212,8 @@ class _FunctionKind(Kind):
             return f".__defaults__[{position - cells}]"
         rest: list[str] = [f".__kwdefaults__[{name!r}]" for name in more]
         rest += [*(f".{name}" for name in names), ".__globals__"]
-        return rest[position - cells - defaults]
+        at: int = position - cells - defaults
+        return rest[at]
 
 
 class _DescriptorKind(Kind):
