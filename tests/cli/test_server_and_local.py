@@ -135,6 +135,11 @@ def test_a_wrong_machine_breaks_nothing(cli: Cli, box: list[Any], name: str, tex
     assert (done.code, done.err, box) == (2, f"{text}\n", [])
 
 
+def test_the_box_itself_can_be_stopped(cli: Cli, box: list[tuple[str, dict[str, Any]]]) -> None:
+    assert cli("local", "stop").out == "stopped\n"
+    assert box == [("stop", {})]
+
+
 def test_ls(cli: Cli, box: list[Any]) -> None:
     assert [line.split()[0] for line in cli("local", "ls").out.splitlines()] == ["MACHINE", "i-aa1", "i-ab2"]
     assert len(json.loads(cli("local", "ls", "--all", "-o", "json").out)) == 3

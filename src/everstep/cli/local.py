@@ -35,7 +35,7 @@ def call(box: Path | None, method: str, params: Mapping[str, Any] | None = None)
     try:
         return asyncio.run(rpc.call(home, method, dict(params or {})))
     except (ConnectionRefusedError, FileNotFoundError):
-        raise EverstepError(f"no cloud in a box runs in {home}; the server starts it with the first job") from None
+        raise EverstepError(f"no cloud in a box runs in {home}; everstep server start starts it") from None
 
 
 def instances(box: Path | None) -> list[dict[str, Any]]:
@@ -113,6 +113,16 @@ def heal(instance: InstanceArgument, box: BoxOption = None) -> None:
     machine = _one(box, instance)
     call(box, "partition", {"instance": machine, "mode": ""})
     print(f"{machine}: reachable")
+
+
+@app.command("stop")
+def stop(box: BoxOption = None) -> None:
+    """End every machine of the box, then its process; disks stay. A server that needs the box starts it again.
+
+    Example: `everstep local stop`
+    """
+    call(box, "stop")
+    print("stopped")
 
 
 def _one(box: Path | None, text: str) -> str:
