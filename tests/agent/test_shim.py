@@ -287,6 +287,16 @@ def test_whatever_is_broken_in_here_the_script_runs(place: Place) -> None:
     assert done.stderr == "everstep: not resumed automatically (RuntimeError: broken)\n"
 
 
+def test_without_a_runner_that_starts_the_script_runs_as_it_is(place: Place) -> None:
+    (place.shim / "library" / "everstep" / "train" / "run.py").write_text("import torch.of_another_time")
+    done = place.run("-W", "error", "train.py", "--lr", "1")
+    assert (told(done), done.returncode, seen(done)["argv"]) == (None, 0, ["train.py", "--lr", "1"])
+    assert done.stderr == (
+        "everstep: not resumed automatically, the runner does not start "
+        "(ModuleNotFoundError: No module named 'torch.of_another_time')\n"
+    )
+
+
 def test_the_sitecustomize_that_is_hidden_still_runs_once(place: Place) -> None:
     (place.folder / "packages" / "sitecustomize.py").write_text("print('customized', flush=True)")
     assert place.run("train.py").stdout.count("customized") == 1
