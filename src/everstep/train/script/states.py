@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import random
 import sys
@@ -36,9 +37,10 @@ class States:
 def capture(iterable: Any) -> States:
     """The states now; ``iterable`` is searched for small state of its own. Draws nothing."""
     process: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    numpy = sys.modules.get("numpy.random")
+    numpy = sys.modules.get("numpy")
     if numpy is not None:
-        process["numpy"] = numpy.get_state(legacy=False)
+        # `numpy.random` is loaded, and seeded, by being asked for.
+        process["numpy"] = numpy.random.get_state(legacy=False)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         process["cuda"] = torch.cuda.get_rng_state_all()
     return States(process, mutables.capture(roots) if (roots := _roots(iterable)) else {})
@@ -49,9 +51,8 @@ def restore(states: States, iterable: Any = None) -> None:
     process = states.process
     random.setstate(process["python"])
     torch.set_rng_state(process["torch"])
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None and "numpy" in process:
-        numpy.set_state(process["numpy"])
+    if "numpy" in process:
+        importlib.import_module("numpy").random.set_state(process["numpy"])
     if "cuda" in process and torch.cuda.is_available():
         for device, state in enumerate(process["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(state, device)
