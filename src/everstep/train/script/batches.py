@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -78,9 +79,16 @@ def _iterate(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 class Batches(Iterator[Any]):
-    """The batches of one pass over a loader, or of pass after pass where workers are persistent."""
+    """The batches of one pass over a loader, or of pass after pass where workers are persistent.
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    Args:
+        loader: as the user made it; not changed.
+        at: not a new pass, but the one that this position is of, at that place.
+    """
+
+    def __init__(self, loader: DataLoader[Any], at: Position | None = None) -> None:
+        # Weakly: an iterator that torch makes does not keep its loader either, and a persistent one is held by it.
+        self._of = weakref.ref(loader)
         # A shallow copy shares dataset and samplers; the loader of the user stays as it is. Its attributes are set
         # through __dict__, because DataLoader forbids to exchange its sampler after it was made.
         self._loader = copy.copy(loader)
@@ -106,7 +114,15 @@ class Batches(Iterator[Any]):
         self._seed: torch.Tensor | None = None
         self._first: dict[str, Any] | None = None
         """The random states before the first batch, if it is drawn in this process."""
-        self._begin()
+        if at is None:
+            self._begin()
+        else:
+            self._restore(at, at["consumed"])
+
+    @property
+    def loader(self) -> DataLoader[Any] | None:
+        """The user's loader, None if it is gone."""
+        return self._of()
 
     # --- iterating --------------------------------------------------------------------------------------------------
 

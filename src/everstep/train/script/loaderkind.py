@@ -13,17 +13,20 @@ from everstep.train.script.refusal import refuse
 class _BatchesHandler:
     """Puts the iterator that the relaunch made to the saved position; see `graph.register`."""
 
-    def save(self, obj: Batches, _context: Any) -> Any:
+    def save(self, obj: Batches, context: Any) -> Any:
         saved = obj.position()
         if saved["problem"]:
             raise graph.Hopeless(saved["problem"])
-        return saved
+        return saved, None if obj.loader is None else context.part(obj.loader)
 
-    def fill(self, obj: Batches | None, saved: Any, _context: Any) -> Any:
-        if obj is None:
+    def fill(self, obj: Batches | None, saved: Any, context: Any) -> Any:
+        position, loader = saved
+        if obj is None and loader is None:
             raise graph.Hopeless("it is made in a pass that is not done again; make it before the loop")
         try:
-            obj.restore(saved)
+            if obj is None:
+                return Batches(context.part(loader), position)
+            obj.restore(position)
         except WrongData as error:
             refuse(f"an iterator over a DataLoader cannot go on where it was: {error}")
         return obj

@@ -11,6 +11,7 @@ numbers up to 20,000), deeper than eight attributes; `capture` says so where it 
 from __future__ import annotations
 
 import collections
+import enum
 import pickle
 import random
 import sys
@@ -29,6 +30,8 @@ _MAX_ENTRIES = 256
 _MAX_NUMBERS = 20_000
 _MAX_BYTES = 1 << 20
 _ATOMS = (int, float, complex, str, bytes, bool, type(None))
+_MACHINERY = ("everstep", "multiprocessing", "threading", "queue", "subprocess", "logging")
+"""Packages whose objects are bound to their process; `Batches` is one of them, and has its own way back."""
 _OURS = ("torch", "numpy", "everstep", "torchvision", "builtins")
 
 
@@ -113,6 +116,8 @@ def _children(way: Way, thing: Any) -> Iterator[tuple[Way, Any]]:
     elif isinstance(thing, types.MethodType):
         yield (*way, (".", "__self__")), thing.__self__
         yield (*way, (".", "__func__")), thing.__func__
+    elif type(thing).__module__.partition(".")[0] in _MACHINERY:
+        return
     elif not isinstance(thing, (type, types.ModuleType, types.BuiltinFunctionType, torch.Tensor)):
         yield from (((*way, (".", key)), value) for key, value in list(_attributes(thing).items()))
         yield from _module_generators(way, type(thing).__module__)
@@ -171,7 +176,7 @@ def _is_generator(thing: Any) -> bool:
 
 
 def _keep(thing: Any, arrays: bool) -> tuple[str, Any] | None:
-    if isinstance(thing, _ATOMS):
+    if type(thing) in _ATOMS or isinstance(thing, enum.Enum):
         return "atom", thing
     if isinstance(thing, torch.Generator):
         return "torch", thing.get_state()
