@@ -22,6 +22,8 @@ CADENCES: tuple[tuple[str, str], ...] = (
     ("--every", "0.2s"),
 )
 GRACE_S = 5.0
+#: Shares of the run: what the earlier kills get through together at most, and what the last one waits for.
+_EARLIER, _LAST = 0.45, 0.45
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,12 @@ class Plan:
 
 
 def draw(rng: random.Random, course: Course, count: int) -> Plan:
-    """`count` kills, spread so that each launch gets on by about a share of the whole; one at least by the output."""
-    kinds: list[Kind] = ["output", *(rng.choice(KINDS[1:]) for _ in range(count - 1))]
-    rng.shuffle(kinds)
-    return Plan(rng.choice(CADENCES), [_kill(rng, kind, course, count) for kind in kinds])
+    """`count` kills: all but the last of any kind within half of the run, the last late enough to follow some saves."""
+    kills = [_kill(rng, rng.choice(KINDS), course, rng.uniform(0.1, 1.0) * _EARLIER / count) for _ in range(count - 1)]
+    return Plan(rng.choice(CADENCES), [*kills, _kill(rng, "output", course, _LAST)])
 
 
-def _kill(rng: random.Random, kind: Kind, course: Course, count: int) -> Kill:
-    share = rng.uniform(0.1, 1.1) / (count + 1)
+def _kill(rng: random.Random, kind: Kind, course: Course, share: float) -> Kill:
     latest = max(1, round(share * course.printed))
     at = {
         "output": latest,

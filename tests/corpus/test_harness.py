@@ -218,8 +218,7 @@ def test_kills_are_of_all_kinds_and_within_the_run() -> None:
     drawn = [kill for seed in range(50) for kill in kills.draw(random.Random(seed), COURSE, 4).kills]
     assert {kill.kind for kill in drawn} == set(kills.KINDS)
     assert all(kill.at < 1.0 for kill in drawn if kill.kind in ("clock", "term", "early"))
-    assert len([kill for kill in drawn if kill.kind == "output"]) == 50
-    assert all(1 <= kill.latest < COURSE.printed for kill in drawn)
+    assert all(sum(kill.latest for kill in drawn[i : i + 4]) < COURSE.printed for i in range(0, len(drawn), 4))
     assert str(Kill("clock", 1.234, latest=5)) == "clock 1.23 s"
 
 

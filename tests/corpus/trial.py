@@ -121,7 +121,6 @@ class _Trial:
         self._settings = settings
         self._plan = plan
         self._last: Launch | None = None
-        self._saved_at_kill = False
         self.result = Result(case.name, "broken", cadence=" ".join(plan.cadence))
 
     def run(self) -> Outcome | None:
@@ -163,10 +162,8 @@ class _Trial:
         self.result.landed.append(str(kill))
         if kill.kind != "term":
             running.lose()
-            self._saved_at_kill |= self._has_saves()
             return None
         running.terminate(GRACE_S)
-        self._saved_at_kill |= self._has_saves()
         code = running.exit_code
         # Saved and left, as it was asked to; or ended by a signal; torchrun then ends with a code of its own.
         stopped = code is None or code < 0 or code == handshake.EXIT_SAVED or self._case.nproc > 1
@@ -209,10 +206,8 @@ class _Trial:
         if found is not None:
             # An error is a defect; to end as if all were well, with another result, is the worst there is.
             return ("wrong" if outcome.exit_code == plain.exit_code else "broken"), found
-        if self._saved_at_kill and not self.result.resumed:
-            return "restarted", "there were saves, but no launch continued from one"
-        if self.result.landed and not self._has_saves():
-            return "restarted", "nothing was ever saved"
+        if not self.result.resumed:
+            return "restarted", "no launch continued from a save"
         return "exact", ""
 
 
