@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from everstep.client import launcher
@@ -163,6 +164,18 @@ def test_one_life_of_a_server(home: Home) -> None:
     assert launcher.stop(home) is False
     assert launcher.start_background(home).url == info.url
     assert launcher.stop(home) is True
+
+
+@pytest.mark.e2e
+def test_a_server_whose_folder_is_deleted_ends(home: Home) -> None:
+    info = launcher.start_background(home)
+    process = psutil.Process(info.pid)
+    home.path.rename(home.path.with_name("deleted"))
+    process.wait(timeout=30)
+    assert (
+        "was deleted; nothing can be recorded any more"
+        in (home.path.with_name("deleted") / home.log_file.name).read_text()
+    )
 
 
 @pytest.mark.e2e

@@ -48,6 +48,7 @@ __all__ = ["is_running", "main", "run", "start_background", "status", "stop"]
 
 log = logging.getLogger(__name__)
 
+_LOOK_AFTER_FOLDER_S = 5.0
 _SWEEP_S = 30.0
 _UPLOADS_KEPT_S = 30 * 86_400.0
 _LOG_BYTES = 10 << 20
@@ -93,7 +94,7 @@ async def run(options: Options, *, on_ready: Callable[[ServerInfo], None] = lamb
         await _check_configurations(found)
         listener = _listener(options)
         store = open_store(options.store or f"sqlite:///{options.home.journal_file}")
-        server = Server(options, found, store, listener, fingerprint=fingerprint)
+        server = Server(options, found, store, listener, fingerprint=fingerprint, lock=lock)
         await server.run(on_ready)
     finally:
         lock.close()
@@ -110,6 +111,7 @@ class Server:
         listener: socket.socket,
         *,
         fingerprint: str,
+        lock: IO[str],
     ) -> None:
         """Puts the parts together; nothing runs yet."""
         home = options.home
@@ -118,6 +120,7 @@ class Server:
         self._options = options
         self._store = store
         self._listener = listener
+        self._lock = lock
         self._stopping = asyncio.Event()
         self.url = listening.url_of(options.host, port, tls=options.tls is not None)
         secrets = SecretFiles(home.path / "secrets")
@@ -168,6 +171,7 @@ class Server:
             works.append(asyncio.ensure_future(http.serve(sockets=[self._listener])))
             works.append(asyncio.ensure_future(self._sweep()))
             works.append(asyncio.ensure_future(keep_pauses_short()))
+            works.append(asyncio.ensure_future(self._mind_the_folder()))
             while not http.started and not works[0].done():
                 await asyncio.sleep(0.005)
             info = self._info()
@@ -198,6 +202,11 @@ class Server:
             if error is not None:
                 log.error("a part of the server failed", exc_info=error)
                 raise EverstepError(f"the server stops because a part of it failed: {error!r}") from error
+
+    async def _mind_the_folder(self) -> None:
+        while installation.still_ours(self._options.home, self._lock):
+            await asyncio.sleep(_LOOK_AFTER_FOLDER_S)
+        raise EverstepError(f"the folder {self._options.home.path} was deleted; nothing can be recorded any more")
 
     async def _sweep(self) -> None:
         """Deletes what nobody needs any more: secrets of ended jobs, archives and keys of long ago."""

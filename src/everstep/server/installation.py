@@ -50,6 +50,14 @@ def take_lock(home: Home) -> IO[str]:
     return file
 
 
+def still_ours(home: Home, lock: IO[str]) -> bool:
+    """False once the folder was deleted, or deleted and made again: then another server may serve it."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), os.stat(home.lock_file))
+    except FileNotFoundError:
+        return False
+
+
 def token(home: Home) -> str:
     """The token of the user API, made on first use. Raises UnsafeFile when others can read the file."""
     return _kept_secret(home.token_file, lambda: secrets.token_urlsafe(32))

@@ -90,6 +90,17 @@ async def test_the_daemon_is_nobodys_child_and_outlives_its_caller(make_box: Mak
     await until(lambda: not alive(before.key))
 
 
+async def test_a_box_whose_folder_is_deleted_ends_with_its_machines(box: LocalProvider) -> None:
+    instance = await start(box, 1)
+    pid, keys = await daemon_pid(box), await processes_of(box, instance)
+    daemon = lookup(pid)
+    assert daemon is not None
+    assert keys
+    box.home.rename(box.home.with_name("deleted"))
+    await until(lambda: not alive(daemon.key) and not any(alive(k) for k in keys))
+    box.home.with_name("deleted").rename(box.home)
+
+
 async def test_machines_live_through_a_kill_of_the_daemon(box: LocalProvider) -> None:
     volume = await box.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "v", "z-a", 1.0))
     instance = await start(box, 1, volume)

@@ -96,6 +96,7 @@ def _serve(home: Path, arguments: argparse.Namespace) -> int:
             home,
             config,
             State(home / STATE_NAME),
+            lock=lock,
             api_socket=api_socket,
             metadata_socket=metadata_socket,
             name=arguments.name,

@@ -47,6 +47,7 @@ class Daemon:
 
     Args:
         home: its folder, locked by the caller.
+        lock: the descriptor of the lock file.
         config: what it offers.
         state: what it remembers.
         api_socket, metadata_socket: listening already, so that callers may connect before the loop runs.
@@ -59,11 +60,13 @@ class Daemon:
         config: BoxConfig,
         state: State,
         *,
+        lock: int,
         api_socket: socket.socket,
         metadata_socket: socket.socket,
         name: str,
     ) -> None:
         self.home = home
+        self._lock = lock
         self.config = config
         self.state = state
         self.name = name
@@ -132,8 +135,19 @@ class Daemon:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s", error, exc_info=error)
 
+    def _homeless(self) -> bool:
+        """Whether somebody deleted the folder: nobody can call this box any more, another may have begun there."""
+        try:
+            return not os.path.samestat(os.fstat(self._lock), os.stat(self.home / rpc.LOCK_NAME))
+        except FileNotFoundError:
+            return True
+
     async def _pass_time(self) -> None:
         while True:
+            if self._homeless():
+                _log.error("the folder %s is gone: all machines end, and so does this box", self.home)
+                self.spawn(self._end_homeless())
+                return
             now = self.now()
             try:
                 for due in self.box.advance(now):
@@ -255,6 +269,13 @@ class Daemon:
         with contextlib.suppress(OSError):
             os.rename(self.box.volume_folder(volume), trash)
         self.spawn(asyncio.to_thread(shutil.rmtree, trash, ignore_errors=True))
+
+    async def _end_homeless(self) -> None:
+        """Nothing can be written down any more: processes are all that is left to end."""
+        for record in list(self.state.living.values()):
+            with contextlib.suppress(OSError, StillAlive):
+                await asyncio.to_thread(self.machines.destroy, record)
+        self.leave()
 
     async def stop_everything(self) -> None:
         """Ends every machine as its owner would, and waits for it."""
