@@ -10,7 +10,7 @@ from everstep.train.script.rewrite import Site
 
 
 def record(begun: int, length: int | None, began_at: int = 0) -> Record:
-    made = Record(Loop(Site("user", 0, (1, 2), (), "f")), None, 0, began_at)
+    made = Record(Loop(Site("user", 0, (1, 2), (), "f", "user.py")), None, 0, began_at)
     made.begun, made.length = begun, length
     return made
 

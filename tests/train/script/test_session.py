@@ -105,7 +105,7 @@ def test_a_loop_that_is_not_reached_again_is_refused_with_the_reason(drill: Dril
     drill.env["SWITCH"] = str(tmp_path / "switch")
     assert drill.launch(8) == -9
     (tmp_path / "switch").touch()
-    refused(drill, "line 26 of module __main__", "was not reached again", "FileExistsError: somebody was here")
+    refused(drill, "train.py:26", "was not reached again", "FileExistsError: somebody was here")
 
 
 def test_the_checkpoints_of_the_library_are_refused(drill: Drill) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from types import FrameType
 from typing import Any
@@ -64,9 +65,10 @@ class Arriving:
 
     def never(self, ended: str) -> None:
         """The script ended before the safe point."""
-        lines, key = self.path.turns[-1].lines, self.path.turns[-1].key
+        turn = self.path.turns[-1]
+        file = os.path.basename(self._saved["sources"][turn.key[0]].path)
         refuse(
-            f"the loop at line {lines[0]} of module {key[0]}, in which the save was made, was not reached again: "
+            f"the loop at {file}:{turn.lines[0]}, in which the save was made, was not reached again: "
             f"{ended}. What the script does before must not depend on anything outside; start afresh with another --dir"
         )
 

@@ -27,7 +27,7 @@ from everstep.train.script.arrival import Arriving
 from everstep.train.script.heads import Marker
 from everstep.train.script.output import Output
 from everstep.train.script.ranks import at_start, follow
-from everstep.train.script.refusal import refuse, tell_with
+from everstep.train.script.refusal import refuse, refuse_use, tell_with
 from everstep.train.script.replay import Replaying
 from everstep.train.script.rewrite import Rewritten
 from everstep.train.script.saving import Saves, Settings
@@ -81,7 +81,7 @@ class _Start:
         self.reporter = Reporter(Path(report_dir) if report_dir else None, int(self._env.get("RANK") or 0))
         tell_with(self.reporter.refuse)
         self.gang = self._gang()
-        graph.refuse_with(refuse)
+        graph.refuse_with(refuse_use)
         self._folder = Folder(order.folder, self.reporter.warn)
         self._opened: Opened | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import Any
@@ -9,6 +10,13 @@ from typing import Any
 from everstep.train.script import frames, graph
 from everstep.train.script.path import Place
 from everstep.train.script.rewrite import MARKER
+
+_OF_COMPILED_CODE = re.compile(
+    r"__(compiled_fn|resume_at|import|builtins_dict_|gen_rand_values|warnings_warn_wrapper|comprehension)_\w"
+    r"|___(context_manager|unnamed_scope)_\w"
+    r"|\w*_\d{9,}_c\d+$"
+)
+"""Names that `torch.compile` puts into the globals of what it compiled; a relaunch compiles afresh."""
 
 
 def spaces(modules: dict[str, ModuleType], stack: Sequence[FrameType], places: Sequence[Place]) -> list[graph.Space]:
@@ -45,7 +53,11 @@ def _is_module(frame: FrameType) -> bool:
 
 
 def _globals(module: ModuleType) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if not _is_dunder(name) and name != MARKER}
+    return {name: value for name, value in vars(module).items() if not _is_foreign(name)}
+
+
+def _is_foreign(name: str) -> bool:
+    return name == MARKER or _is_dunder(name) or _OF_COMPILED_CODE.match(name) is not None
 
 
 def _is_dunder(name: str) -> bool:

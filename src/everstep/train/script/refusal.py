@@ -10,9 +10,11 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import NoReturn
 
 from everstep.model import handshake
+from everstep.train.script.rewrite import MARKER
 
 _tell: Callable[[str], None] | None = None
 
@@ -35,6 +37,14 @@ def refuse(text: str) -> NoReturn:
     else:
         print(f"everstep: {text}", file=sys.stderr, flush=True)
     leave(handshake.EXIT_REFUSED)
+
+
+def refuse_use(text: str) -> NoReturn:
+    """As `refuse`, led by the line of a user module that is running: it has used what could not be restored."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and MARKER not in frame.f_globals:
+        frame = frame.f_back
+    refuse(text if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}: {text}")
 
 
 def leave(code: int) -> NoReturn:

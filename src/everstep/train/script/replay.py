@@ -209,7 +209,7 @@ _NOTHING = _Nothing()
 def where(loop: Loop) -> str:
     """A loop, for people."""
     site = loop.site
-    return f"the loop at line {site.lines[0]} of module {site.module} ({site.function})"
+    return f"the loop at {site.place} ({site.function})"
 
 
 def _unknown(loop: Loop, what: str) -> Any:

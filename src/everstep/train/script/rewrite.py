@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, TypeVar
@@ -40,6 +41,7 @@ class Site:
         lines: first and last line, from 1.
         parents: numbers of the loops around it in the same function, outermost first.
         function: qualified name of the function it is in, ``<module>`` at the top.
+        file: name of the module's file, for people.
     """
 
     module: str
@@ -47,6 +49,12 @@ class Site:
     lines: tuple[int, int]
     parents: tuple[int, ...]
     function: str
+    file: str
+
+    @property
+    def place(self) -> str:
+        """Where it begins, for people: ``train.py:19``."""
+        return f"{self.file}:{self.lines[0]}"
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ def rewrite(source: bytes, filename: str, module: str) -> Rewritten:
     """
     tree = ast.parse(source, filename)
     spans = tuple(_span(node) for node in ast.walk(tree) if isinstance(node, _COMPREHENSIONS))
-    rewriter = _Rewriter(module)
+    rewriter = _Rewriter(module, os.path.basename(filename))
     rewritten = ast.fix_missing_locations(rewriter.visit(tree))
     code = compile(rewritten, filename, "exec", dont_inherit=True)
     return Rewritten(code, tuple(rewriter.sites), spans, hashlib.sha256(source).hexdigest())
@@ -109,9 +117,10 @@ def _span(node: ast.expr) -> Span:
 
 
 class _Rewriter(ast.NodeTransformer):
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, file: str) -> None:
         self.sites: list[Site] = []
         self._module = module
+        self._file = file
         self._names: list[str] = []
         self._loops: list[int] = []
         self._returns: set[int] = set()
@@ -159,7 +168,8 @@ class _Rewriter(ast.NodeTransformer):
         names = self._names[:-1] if self._names and self._names[-1] == "<locals>" else self._names
         function = ".".join(names) or "<module>"
         number = len(self.sites)
-        site = Site(self._module, number, (node.lineno, node.end_lineno), tuple(self._loops), function)
+        lines = (node.lineno, node.end_lineno)
+        site = Site(self._module, number, lines, tuple(self._loops), function, self._file)
         self.sites.append(site)
         return number
 

@@ -279,10 +279,7 @@ def _turn(record: Record, depths: dict[int, int], *, innermost: bool) -> Turn:
         raise NotNoted
     where = None if record.iterator is None else position(record.iterator, record.begun)
     if where is not None and where["problems"]:
-        first = record.loop.site.lines[0]
-        raise Unsafe(
-            f"no save can be made in the loop at line {first} of {record.loop.site.module}: {where['problems'][0]}"
-        )
+        raise Unsafe(f"no save can be made in the loop at {record.loop.site.place}: {where['problems'][0]}")
     return Turn(
         key=record.loop.key,
         ordinal=record.ordinal,

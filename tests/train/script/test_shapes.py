@@ -1,0 +1,49 @@
+"""Shapes of scripts that once came back wrong, or were refused without need or without a place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everstep.model import handshake
+from tests.train.script import scripts_for_shapes as bodies
+from tests.train.script.drill import Drill, survives
+from tests.train.script.scripts_for_session import HEAD
+from tests.train.zygote import Zygote
+
+pytestmark = pytest.mark.xdist_group("script")
+
+
+@pytest.fixture
+def drill(scripts: Zygote, tmp_path: Path) -> Drill:
+    return Drill(scripts, tmp_path)
+
+
+def write(drill: Drill, body: str) -> None:
+    (drill.place / "train.py").write_text(HEAD + body)
+
+
+def line_of(drill: Drill, text: str) -> str:
+    lines = (drill.place / "train.py").read_text().splitlines()
+    return f"train.py:{lines.index(text) + 1}"
+
+
+@pytest.mark.parametrize(
+    ("body", "stops"),
+    [
+        (bodies.COMPILED, (8, 5)),
+    ],
+)
+def test_a_killed_script_ends_as_if_it_had_not_been(drill: Drill, body: str, stops: tuple[int, ...]) -> None:
+    write(drill, body)
+    survives(drill, *stops)
+
+
+def test_what_could_not_be_restored_refuses_with_the_line_that_uses_it(drill: Drill) -> None:
+    write(drill, bodies.PIPE)
+    assert drill.launch(8) == -9
+    assert drill.launch() == handshake.EXIT_REFUSED
+    refusal = next(line for line in drill.said().splitlines() if "could not be restored" in line)
+    assert line_of(drill, "    pipe.write(f'{i}')") in refusal
+    assert "pipe" in refusal
