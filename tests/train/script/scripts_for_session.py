@@ -208,3 +208,29 @@ def fit(epochs):
 """,
     "pkg/state.py": "losses = []\n",
 }
+
+LARGE = """
+import numpy as np
+
+CHANGE = False
+
+
+def main():
+    data = torch.linspace(0, 1, 1 << 24).view(-1, 4)
+    target = np.linspace(0, 1, 1 << 19)
+    parts = [data[: 1 << 20], data[1 << 20 :]]
+    for warm in range(2):
+        print(parts[warm].sum().item())
+    for epoch in range(3):
+        for i in range(4):
+            batch = data[4 * i : 4 * i + 4]
+            loss = step(float(batch.sum() + target[i]) + 1)
+            if CHANGE:
+                parts[1][i] += loss
+                target[-1 - i] -= epoch
+        print(epoch, loss)
+    print(weights(), data.double().sum().item(), parts[1].double().sum().item(), target.sum())
+
+
+main()
+"""

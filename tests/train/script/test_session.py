@@ -63,6 +63,18 @@ def test_a_package_of_several_modules_run_by_name(drill: Drill) -> None:
     assert drill.log() == stdout
 
 
+@pytest.mark.parametrize("change", [False, True])
+def test_large_data_of_the_setup_is_saved_only_if_it_was_changed(drill: Drill, change: bool) -> None:
+    write(drill, bodies.LARGE.replace("CHANGE = False", f"CHANGE = {change}"))
+    # The second launch saves, too: what it knows of the setup it has from the save that it continued.
+    survives(drill, 5, 5)
+    shards = [path.stat().st_size for path in (drill.place / "saves").glob("*/*/*") if path.is_file()]
+    if change:
+        assert max(shards) > 68 << 20
+    else:
+        assert 0 < max(shards) < 1 << 20
+
+
 def test_sigterm_saves_at_the_next_safe_point_and_exits_75(drill: Drill) -> None:
     write(drill, bodies.NESTED)
     drill.every_steps = 1000

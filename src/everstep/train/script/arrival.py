@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -14,6 +15,8 @@ from everstep.train.script.heads import Record
 from everstep.train.script.path import Path, Place, Stranger, common_prefix, place, user_frames
 from everstep.train.script.refusal import refuse
 from everstep.train.script.session import Parts, Session
+
+_Restore = Callable[[Sequence[graph.Space]], list[graph.Restored]]
 
 
 class Arriving:
@@ -30,6 +33,7 @@ class Arriving:
         self._parts = parts
         self._session = session
         self._saved = saved
+        self._restoring = graph.Restoring(saved["graph"])
         self._began = began
         self.path: Path = saved["path"]
 
@@ -40,7 +44,7 @@ class Arriving:
         except Stranger:
             stack, places = [], []
         common = common_prefix(self.path.places, places)
-        self._write(stack[:common], places[:common])
+        self._write(self._restoring.early, stack[:common], places[:common])
 
     def arrive(self, record: Record) -> None:
         """The safe point is reached: files, objects, random states and switches are those of the save."""
@@ -49,7 +53,7 @@ class Arriving:
         stack, places = self._arrived(record.frame)
         self._import_missing()
         parts.output.restored(saved["output"])
-        self._write(stack, places)
+        self._write(self._restoring.final, stack, places)
         differs = surroundings.set_modes(saved["modes"])
         if differs:
             refuse(f"the script arrives at the saved loop with other switches: {differs}")
@@ -57,11 +61,13 @@ class Arriving:
             active.began_at = active.counted = -1
         parts.steps.count = record.counted = saved["step"]
         parts.pace.save_cost_s = saved["save_cost_s"]
-        self._session.resumed(saved["step"])
+        self._session.resumed(saved["step"], self._restoring.made_by_setup)
         batches.live()
         states.restore(saved["states"])
         parts.reporter.step = saved["step"]
         parts.reporter.fact(handshake.FACT_RESTORED, base=str(saved["base"]), restore_s=time.monotonic() - self._began)
+        # What was read would stay in memory as long as the script runs.
+        del saved["graph"], self._restoring
 
     def never(self, ended: str) -> None:
         """The script ended before the safe point."""
@@ -95,11 +101,11 @@ class Arriving:
             if name not in self._parts.sources.modules():
                 importlib.import_module(name)
 
-    def _write(self, stack: list[FrameType], places: list[Place]) -> None:
+    def _write(self, restore: _Restore, stack: list[FrameType], places: list[Place]) -> None:
         modules = self._parts.sources.modules()
         spaces = objects.spaces(modules, stack, places)
         try:
-            restored = graph.restore(self._saved["graph"], spaces)
+            restored = restore(spaces)
         except graph.Unrestorable as error:
             refuse(f"the saved objects do not fit what the script builds: {error}")
         objects.write(restored, modules, stack, places)

@@ -143,6 +143,7 @@ class Heads:
         stack: records of the active loops; the first is the root.
         replay: set while a relaunch makes its way to the saved loop.
         inert: nothing is recorded any more, as in forked children.
+        entering: called with its frame when an outermost loop is entered, until the first step; not in a relaunch.
     """
 
     def __init__(self, steps: Steps, passed: Callable[[Record], None]) -> None:
@@ -151,6 +152,7 @@ class Heads:
         self.stack: list[Record] = [Record(None, None, 0, 0)]
         self.replay: Replay | None = None
         self.inert = False
+        self.entering: Callable[[FrameType], None] | None = None
         self.main = threading.get_ident()
         self.leaving: tuple[FrameType, Any] | None = None
         os.register_at_fork(after_in_child=self._forked)
@@ -173,6 +175,7 @@ class Heads:
         record.length = _length(iterable)
         if self.replay is not None:
             return self.replay.enter_for(record, iterable)
+        self._enter(frame)
         if self._worth_noting(loop):
             record.start = states.capture(iterable)
         record.iterator = watch(iter(iterable))
@@ -187,12 +190,20 @@ class Heads:
         record = self.record(loop, frame)
         if self.replay is not None:
             return self.replay.enter_while(record)
+        self._enter(frame)
         if self._worth_noting(loop):
             record.start = states.capture(None)
         self._note_first(record)
         self.stack.append(record)
         record.begun = 1
         return True
+
+    def _enter(self, frame: FrameType) -> None:
+        if self.entering is not None and len(self.stack) == 1:
+            if self.steps.count:
+                self.entering = None
+            else:
+                self.entering(frame)
 
     def _worth_noting(self, loop: Loop) -> bool:
         if loop.stepping:

@@ -23,6 +23,7 @@ from everstep.train.script.path import Path, Stranger, Turn, place, user_frames
 from everstep.train.script.ranks import MOST_POINTS, NOTHING, Apart, Votes, Wishes, joined
 from everstep.train.script.refusal import leave, refuse
 from everstep.train.script.saving import Saves
+from everstep.train.script.setup import Setup
 from everstep.train.script.sources import Sources
 from everstep.train.script.steps import Steps
 
@@ -80,11 +81,14 @@ class Session:
             self._votes = Votes(lambda: joined(os.environ), parts.every_steps or MOST_POINTS)
         self._apart = self._voted = self._resumed = False
         self.heads = Heads(parts.steps, self.passed)
+        self._setup = Setup(parts.sources, parts.bottom)
+        self.heads.entering = self._setup.entering
         parts.steps.alarm = self._nowhere
 
-    def resumed(self, step: int) -> None:
-        """The safe point of an earlier save is restored."""
+    def resumed(self, step: int, made: dict[graph.Memory, graph.Made]) -> None:
+        """The safe point of an earlier save is restored; ``made`` is what the setup made, and was left out of it."""
         self._saved_step = step
+        self._setup.made = made
         self._resumed = True
 
     # --- safe points -----------------------------------------------------------------------------------------------
@@ -206,7 +210,8 @@ class Session:
         parts = self._parts
         output = parts.output.position()
         captured = graph.capture(
-            objects.spaces(parts.sources.modules(), stack, path.places), graph.Settings(is_user=parts.sources.has)
+            objects.spaces(parts.sources.modules(), stack, path.places),
+            graph.Settings(is_user=parts.sources.has, made_by_setup=self._setup.made),
         )
         for problem in captured.problems:
             self._warn(

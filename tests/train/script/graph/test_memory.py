@@ -152,3 +152,55 @@ def test_sets_of_numbers_are_iterated_in_their_order_or_refused(most: int) -> No
             assert list(filled) == list(numbers)
             exact += 1
     assert exact >= (36 if most == 100 else 10)
+
+
+def test_large_data_that_has_another_name_now_is_saved() -> None:
+    source = DATA.replace("SCALE", "1")
+    script = Script(source)
+    known = graph.setup_digests([script.space()])
+    script.module.moved = script.module.__dict__.pop("data")
+    captured = script.capture(made_by_setup=known)
+    assert captured_bytes(captured) == (1 << 19) * 4
+    assert [made.where for made in known.values()] == ["module user_script: weight"]
+    assert torch.equal(Script(source).restore(captured).module.moved, script.module.moved)
+
+
+def test_what_is_trained_is_not_looked_at_in_the_setup() -> None:
+    script = Script("import torch\nmodel = torch.nn.Linear(1024, 1024)\nmodel.weight.requires_grad_(True)\n")
+    assert graph.setup_digests([script.space()]) == {}
+
+
+def test_large_memory_is_written_once_on_the_way_and_in_the_end() -> None:
+    source = DATA.replace("SCALE", "1") + "small = torch.zeros(9)\n"
+    script = Script(source)
+    for name in ("weight", "small"):
+        getattr(script.module, name).add_(1)
+    again, restoring = Script(source), graph.Restoring(script.capture())
+    for write, kept in ((restoring.early, True), (restoring.early, False), (restoring.final, True)):
+        write([again.space()])
+        assert again.module.small.sum() == 9
+        assert (again.module.weight.sum() == 1 << 19) == kept
+        again.module.small.zero_()
+        again.module.weight.zero_()
+
+
+def test_what_the_setup_has_yet_to_make_refuses_if_it_is_used_before() -> None:
+    source = "import torch\nclass Box: pass\nbox = Box()\nbox.data = torch.arange(1 << 19)\nlast = 1\n"
+    script = Script(source)
+    captured = script.capture(made_by_setup=graph.setup_digests([script.space()]))
+    again, restoring = Script(source.partition("box.data")[0]), graph.Restoring(captured)
+    restoring.early([again.space()])
+    assert type(again.module.box.data) is graph.Poison
+    again.module.box.data = torch.arange(1 << 19)
+    restoring.final([again.space()])
+    assert torch.equal(again.module.box.data, script.module.box.data)
+    assert len(restoring.made_by_setup) == 1
+
+
+def test_on_the_way_spaces_that_are_not_there_yet_are_left_alone() -> None:
+    script = Script(DATA.replace("SCALE", "1"))
+    frame = graph.Space("frame 1 user_script.f", {"big": torch.ones(1 << 19)})
+    restoring = graph.Restoring(graph.capture([script.space(), frame]))
+    assert [one.key for one in restoring.early([script.space()])] == ["module user_script"]
+    [_, there] = restoring.final([script.space(), graph.Space(frame.key, {})])
+    assert torch.equal(there.values["big"], frame.values["big"])  # type: ignore[arg-type]

@@ -19,11 +19,20 @@ from everstep.train.script.graph import (
 )
 from everstep.train.script.graph.capture import capture, setup_digests
 from everstep.train.script.graph.compare import difference, digest
-from everstep.train.script.graph.fill import restore
+from everstep.train.script.graph.fill import Restoring, restore
 from everstep.train.script.graph.kinds import Hopeless
 from everstep.train.script.graph.kinds_registered import register
 from everstep.train.script.graph.poison import Poison, Poisoned, refuse_with
-from everstep.train.script.graph.records import Captured, Problem, Restored, Settings, Space, Unrestorable
+from everstep.train.script.graph.records import (
+    Captured,
+    Made,
+    Memory,
+    Problem,
+    Restored,
+    Settings,
+    Space,
+    Unrestorable,
+)
 
 # The order counts: of the rules that apply to a type, the first one is taken.
 kinds_live.install()
@@ -39,10 +48,13 @@ kinds_objects.install()
 __all__ = [
     "Captured",
     "Hopeless",
+    "Made",
+    "Memory",
     "Poison",
     "Poisoned",
     "Problem",
     "Restored",
+    "Restoring",
     "Settings",
     "Space",
     "Unrestorable",

@@ -11,10 +11,19 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from everstep.train.script.graph import kinds_live
-from everstep.train.script.graph.kinds import Hopeless, kind_of
-from everstep.train.script.graph.memory import Claims
+from everstep.train.script.graph.kinds import Hopeless, by_name, kind_of
+from everstep.train.script.graph.memory import Claims, Piece, digest_of
 from everstep.train.script.graph.paths import path_of
-from everstep.train.script.graph.records import INLINE, Captured, Problem, Settings, Space, is_dunder
+from everstep.train.script.graph.records import (
+    INLINE,
+    Captured,
+    Made,
+    Memory,
+    Problem,
+    Settings,
+    Space,
+    is_dunder,
+)
 from everstep.train.script.graph.state import getattr_dict
 
 
@@ -28,16 +37,13 @@ def capture(spaces: Sequence[Space], settings: Settings | None = None) -> Captur
         return _Walk(settings or Settings(), spaces).run(spaces)
 
 
-def setup_digests(spaces: Sequence[Space], settings: Settings | None = None) -> dict[tuple[str, int, int], str]:
-    """Digests of the large memory that the spaces reach, for ``Settings.made_by_setup``.
+def setup_digests(spaces: Sequence[Space], settings: Settings | None = None) -> dict[Memory, Made]:
+    """The large memory that the spaces reach, for ``Settings.made_by_setup``, without what is trained.
 
-    To be called once, when the setup of the script is over and no step was done; costs one pass over that memory.
+    To be called when the setup of the script is over and no step was done; costs one pass over that memory.
     """
-    settings = settings or Settings()
     with undisturbed():
-        walk = _Walk(settings, spaces)
-        walk.go(spaces)
-        return walk.memory.digests(settings.large_bytes)
+        return _Walk(settings or Settings(), spaces).made(spaces)
 
 
 @contextlib.contextmanager
@@ -72,14 +78,49 @@ class _Walk:
         return module is not None and (module in self._modules or self.settings.is_user(module))
 
     def run(self, spaces: Sequence[Space]) -> Captured:
-        self.go(spaces)
+        self._go(spaces)
         captured = self._captured
-        self.memory.copy_into(captured, self.settings)
+        self.memory.copy_into(captured, self._left_out())
         captured.hook_ids = RemovableHandle.next_id
         captured.problems = [Problem(path_of(captured, number), what, why) for number, what, why in self._hopeless]
         return captured
 
-    def go(self, spaces: Sequence[Space]) -> None:
+    def made(self, spaces: Sequence[Space]) -> dict[Memory, Made]:
+        """See `setup_digests`."""
+        self._go(spaces)
+        large = [piece for piece in self.memory.pieces() if piece.memory[2] >= self.settings.large_bytes]
+        found = {}
+        for piece, spanning in zip(large, self._spanning(large), strict=True):
+            if spanning and not any(getattr(self._things[number], "requires_grad", False) for number in spanning):
+                found[piece.memory] = Made(digest_of(piece.data().cpu()), path_of(self._captured, spanning[0]))
+        return found
+
+    def _left_out(self) -> dict[Memory, Made]:
+        """What is as the setup had made it, and where."""
+        known = self.settings.made_by_setup
+        candidates = [piece for piece in self.memory.pieces() if piece.memory in known] if known else []
+        found = {}
+        for piece, spanning in zip(candidates, self._spanning(candidates), strict=True):
+            made = known[piece.memory]
+            there = any(path_of(self._captured, number) == made.where for number in spanning)
+            if there and digest_of(piece.data().cpu()) == made.digest:
+                found[piece.memory] = made
+            else:
+                del known[piece.memory]
+        return found
+
+    def _spanning(self, pieces: Sequence[Piece]) -> list[list[int]]:
+        """Per piece the tensors and arrays that reach over all of it."""
+        found: list[list[int]] = [[] for _ in pieces]
+        index = {claim: number for number, piece in enumerate(pieces) for claim in piece.claims}
+        for number, (kind, extra, _) in enumerate(self._captured.nodes if index else ()):
+            place = by_name(kind).shown(extra)[1]
+            at = None if place is None else index.get(place.claim)
+            if at is not None and place is not None and place.length == pieces[at].memory[2]:
+                found[at].append(number)
+        return found
+
+    def _go(self, spaces: Sequence[Space]) -> None:
         """Take everything apart, and claim its memory."""
         captured = self._captured
         for space in spaces:

@@ -13,7 +13,7 @@ import torch
 from everstep.train.script.graph.kinds import by_name
 from everstep.train.script.graph.memory import Place, digest_of
 from everstep.train.script.graph.paths import path_of
-from everstep.train.script.graph.records import Captured
+from everstep.train.script.graph.records import Captured, Region
 
 _UNORDERED = frozenset({"set", "frozenset"})
 
@@ -148,7 +148,7 @@ class _Comparison:
 def _equal_bytes(a: Captured, at: tuple[int, int], b: Captured, at_b: tuple[int, int], length: int) -> bool:
     one, other = a.regions[at[0]], b.regions[at_b[0]]
     if one.block is None or other.block is None:
-        return one.digest == other.digest
+        return _left_out(one) == _left_out(other)
     bytes_a, bytes_b = a.region_bytes(one)[at[1] :], b.region_bytes(other)[at_b[1] :]
     return torch.equal(bytes_a[:length], bytes_b[:length])
 
@@ -202,8 +202,13 @@ def _lines(captured: Captured) -> Iterator[bytes]:
 def _place_digest(captured: Captured, number: int, inside: int, length: int) -> bytes:
     region = captured.regions[number]
     if region.block is None:
-        return region.digest.encode()
+        return _left_out(region).encode()
     return digest_of(captured.region_bytes(region)[inside : inside + length]).encode()
+
+
+def _left_out(region: Region) -> str:
+    """The digest of what was left out; "" for no memory at all."""
+    return "" if region.made is None else region.made.digest
 
 
 def _short(value: Any) -> str:

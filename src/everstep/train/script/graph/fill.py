@@ -9,11 +9,21 @@ from torch.utils.hooks import RemovableHandle
 
 from everstep.train.script.graph.capture import undisturbed
 from everstep.train.script.graph.kinds import Hopeless, Kind, by_name
-from everstep.train.script.graph.memory import Place, Targets
+from everstep.train.script.graph.memory import Place, Targets, Writes
 from everstep.train.script.graph.pair import Pairing
 from everstep.train.script.graph.paths import path_of
 from everstep.train.script.graph.poison import Poison
-from everstep.train.script.graph.records import INLINE, MISSING, Captured, Restored, Space, Unrestorable, is_dunder
+from everstep.train.script.graph.records import (
+    INLINE,
+    MISSING,
+    Captured,
+    Made,
+    Memory,
+    Restored,
+    Space,
+    Unrestorable,
+    is_dunder,
+)
 
 _LATE = object()
 _HASHING = frozenset({"dict", "OrderedDict", "defaultdict", "set", "derived dict", "derived OrderedDict"})
@@ -30,27 +40,69 @@ def restore(captured: Captured, spaces: Sequence[Space]) -> list[Restored]:
     Raises:
         Unrestorable: nothing may go on; objects may have been changed in part.
     """
-    with undisturbed():
-        filled = _Fill(captured, Pairing(captured, spaces))
-        filled.run()
-    RemovableHandle.next_id = max(RemovableHandle.next_id, captured.hook_ids)
-    fresh = {space.key: space.values for space in spaces}
-    result = []
-    for key, names, references in captured.roots:
-        values = {name: filled.value(code) for name, code in zip(names, references, strict=True)}
-        gone = tuple(name for name in fresh.get(key, {}) if name not in values and not is_dunder(name))
-        result.append(Restored(key, values, gone))
-    return result
+    return Restoring(captured).final(spaces)
+
+
+class Restoring:
+    """Writes one save into one relaunch: any number of times on its way, and at last for good."""
+
+    def __init__(self, captured: Captured) -> None:
+        self._captured = captured
+        self._writes = Writes(final=False)
+
+    @property
+    def made_by_setup(self) -> dict[Memory, Made]:
+        """After `final`: for ``Settings.made_by_setup`` of the saves to come."""
+        return self._writes.made
+
+    def early(self, spaces: Sequence[Space]) -> list[Restored]:
+        """As `restore`, but of the spaces that are there alone; what the setup has yet to make is a `Poison`."""
+        keys = {space.key for space in spaces}
+        roots = [references for key, _, references in self._captured.roots if key in keys]
+        return self._restore(spaces, _reachable(self._captured, roots))
+
+    def final(self, spaces: Sequence[Space]) -> list[Restored]:
+        """As `restore`."""
+        self._writes.final = True
+        return self._restore(spaces, range(len(self._captured.nodes)))
+
+    def _restore(self, spaces: Sequence[Space], numbers: Sequence[int]) -> list[Restored]:
+        captured, final = self._captured, self._writes.final
+        with undisturbed():
+            filled = _Fill(captured, Pairing(captured, spaces), self._writes)
+            filled.run(numbers)
+        RemovableHandle.next_id = max(RemovableHandle.next_id, captured.hook_ids)
+        fresh = {space.key: space.values for space in spaces}
+        result = []
+        for key, names, references in captured.roots:
+            if final or key in fresh:
+                values = {name: filled.value(code) for name, code in zip(names, references, strict=True)}
+                gone = tuple(name for name in fresh.get(key, {}) if name not in values and not is_dunder(name))
+                result.append(Restored(key, values, gone))
+        return result
+
+
+def _reachable(captured: Captured, roots: Iterable[Sequence[Any]]) -> list[int]:
+    """Numbers of the nodes that these references lead to, in order."""
+    seen = bytearray(len(captured.nodes))
+    todo = [code for references in roots for code in references]
+    while todo:
+        code = todo.pop()
+        if type(code) is int and not seen[code]:
+            seen[code] = 1
+            todo.extend(captured.nodes[code][2])
+    return [number for number, reached in enumerate(seen) if reached]
 
 
 class _Fill:
     """One restore."""
 
-    def __init__(self, captured: Captured, pairing: Pairing) -> None:
-        self.memory = Targets(captured)
+    def __init__(self, captured: Captured, pairing: Pairing, writes: Writes) -> None:
+        self.memory = Targets(captured, writes)
         self._captured = captured
         self._nodes = captured.nodes
         self._pairing = pairing
+        self._final = writes.final
         self._built: list[Any] = [MISSING] * len(captured.nodes)
         self._filled: set[int] = set()
         self._late_now = False
@@ -62,32 +114,32 @@ class _Fill:
             return self._built[code]
         return code[0] if cls is tuple else code
 
-    def run(self) -> None:
+    def run(self, everything: Sequence[int]) -> None:
+        """Restore these nodes; what they refer to must be among them."""
         kinds_of = [by_name(name) for name, _, _ in self._nodes]
-        self._seat(kinds_of)
-        for number, kind in enumerate(kinds_of):
-            partner = self._pairing.partners[number]
+        self._seat(everything, kinds_of)
+        for number in everything:
+            partner, kind = self._pairing.partners[number], kinds_of[number]
             if partner is not MISSING and (not kind.whole or number in self._pairing.found):
                 self._built[number] = partner
-        everything = range(len(self._nodes))
         self.memory.write()
         self._make(everything)
         self._fill_all(everything, kinds_of)
         late = [number for number in everything if self._built[number] is _LATE]
         if late:
-            self._second_round(late, kinds_of)
+            self._second_round(late, everything, kinds_of)
         for number in everything:
             if kinds_of[number].late:
                 self._fill(number)
 
-    def _second_round(self, late: list[int], kinds_of: list[Kind]) -> None:
+    def _second_round(self, late: list[int], everything: Sequence[int], kinds_of: list[Kind]) -> None:
         """What is made when all else is restored, and what was written before without it."""
         self._late_now = True
         for number in late:
             self._built[number] = MISSING
         self._make(late)
         waiting = set(late)
-        again = [number for number in range(len(self._nodes)) if self._refers_to(number, waiting)]
+        again = [number for number in everything if self._refers_to(number, waiting)]
         self._filled -= set(again)
         self._filled |= {number for number in late if kinds_of[number].late}
         self._fill_all([*again, *late], kinds_of)
@@ -111,16 +163,16 @@ class _Fill:
         for number in reversed(last):
             self._fill(number)
 
-    def _seat(self, kinds_of: list[Kind]) -> None:
+    def _seat(self, everything: Sequence[int], kinds_of: list[Kind]) -> None:
         """Memory of partners is taken first; then what is left gets memory of its own, so that all is written."""
-        for number, kind in enumerate(kinds_of):
-            seat: Callable[..., Any] | None = getattr(kind, "seat", None)
+        for number in everything:
+            seat: Callable[..., Any] | None = getattr(kinds_of[number], "seat", None)
             if seat is None or self._pairing.partners[number] is MISSING:
                 continue
             if seat(self._nodes[number][1], self._pairing.partners[number], self) is False:
                 self._pairing.drop(number)
-        for number, kind in enumerate(kinds_of):
-            place = kind.shown(self._nodes[number][1])[1]
+        for number in everything:
+            place = kinds_of[number].shown(self._nodes[number][1])[1]
             if place is not None:
                 self._claim(number, place)
 
@@ -128,7 +180,10 @@ class _Fill:
         try:
             self.memory.storage(place)
         except Unrestorable as error:
-            raise Unrestorable(f"{path_of(self._captured, number)}: {error}") from None
+            if self._final:
+                raise Unrestorable(f"{path_of(self._captured, number)}: {error}") from None
+            self._pairing.drop(number)
+            self._built[number] = self._poison(number, f"{error}, not yet")
 
     # --- making ---------------------------------------------------------------------------------------------------
 

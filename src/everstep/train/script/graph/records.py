@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,23 @@ def _is_nobody(module: str) -> bool:
     return False
 
 
+Memory = tuple[str, int, int]
+"""A piece of memory: device, address, bytes."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """Large memory as the setup of the script had made it.
+
+    Attributes:
+        digest: of its bytes.
+        where: access path of a tensor or array that spans it.
+    """
+
+    digest: str
+    where: str
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a graph is captured.
@@ -55,13 +72,14 @@ class Settings:
         is_user: tells by its name whether a module is the user's; the attributes of its classes and the defaults and
             attributes of its functions are state. Modules whose globals are a space are the user's anyway.
         large_bytes: memory of at least this size can be left out, see ``made_by_setup``.
-        made_by_setup: digest of large memory by (device, address, bytes), as the setup of the script had made it
-            (`setup_digests`). What is the same at a save is left out: the relaunch makes it again, `restore` compares.
+        made_by_setup: large memory as the setup of the script had made it (`setup_digests`). What is the same at a save
+            and still on its path is left out: the relaunch makes it again, `restore` compares. What is not the same is
+            taken out of this mapping, so that it is in every later save without another look.
     """
 
     is_user: Callable[[str], bool] = _is_nobody
     large_bytes: int = 1 << 20
-    made_by_setup: Mapping[tuple[str, int, int], str] = field(default_factory=dict)
+    made_by_setup: MutableMapping[Memory, Made] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,14 +110,14 @@ class Region:
         start: where it begins there.
         length: bytes.
         device: where it lies ("cpu", "cuda:0").
-        digest: of its bytes; empty when it was not asked for.
+        made: as the setup makes it again; None if it was not left out.
     """
 
     block: int | None
     start: int
     length: int
     device: str
-    digest: str = ""
+    made: Made | None = None
 
 
 @dataclass
