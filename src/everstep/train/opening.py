@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,11 +187,20 @@ class Opening:
         reporter: told about everything that is skipped.
         one_folder: true if all ranks see the same folder; else one rank of each machine keeps its own.
         mirror: where checkpoints are looked for that the folder does not have.
+        check: says what keeps a state that can be read from being continued here, "" for nothing.
     """
 
     def __init__(
-        self, gang: Gang, folder: Folder, reporter: Reporter, one_folder: bool, *, mirror: Mirror | None = None
+        self,
+        gang: Gang,
+        folder: Folder,
+        reporter: Reporter,
+        one_folder: bool,
+        *,
+        mirror: Mirror | None = None,
+        check: Callable[[Mapping[str, Any]], str] | None = None,
     ) -> None:
+        self._check = check
         self._gang = gang
         self._folder = folder
         self._reporter = reporter
@@ -262,6 +271,7 @@ class Opening:
             self._refuse_another_kind(seen[0])
             try:
                 state = read_shard(self._folder, seen[0], self._gang.rank)
+                problem = "" if self._check is None else self._check(state)
             except Damaged as error:
                 problem = str(error)
         problems = [text for text in self._gang.gather(problem) if text]

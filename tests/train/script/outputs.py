@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from everstep.train.script.output import Output
+from everstep.train.script.output import Launch, Output, Place
 
 Step = Callable[[], Any]
 
@@ -56,7 +56,7 @@ class Life:
         null = os.open("/dev/null", os.O_RDWR)
         os.dup2(null, 1)
         saved = self.saved()
-        output = Output(self.folder, 0)
+        output = Output(Launch(self.folder, 0, Place({"work": self.work})))
         output.begin(None if saved is None else saved["output"])
         state = setup()
         if until == "replay":

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import pytest
 import torch
 
+from everstep.train.script.output import keeping
 from tests.train.script.outputs import KILLED, Life
 
 BIG = 3 << 20
@@ -167,14 +168,30 @@ def rewritten(letter: str) -> Callable[[], None]:
     return lambda: Path("big").write_bytes(letter.encode() * BIG) and None
 
 
-def test_a_big_file_rewritten_after_the_save_must_not_be_read(life: Life, capfd: Any) -> None:
+def test_a_big_file_is_that_of_the_save(life: Life) -> None:
+    life(nothing, rewritten("a"), rewritten("b"))
+    life(nothing, nothing, until="replay")
+    assert life(nothing, lambda: Path("big").read_bytes()) == 0
+    assert text(life, "big") == "a" * BIG
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Big files are too big to be kept."""
+    monkeypatch.setattr(keeping, "IN_STORE", BIG // 2)
+
+
+@pytest.mark.usefixtures("no_room")
+def test_a_huge_file_rewritten_after_the_save_must_not_be_read(life: Life, capfd: Any) -> None:
     life(nothing, rewritten("a"), rewritten("b"))
     assert life(nothing, lambda: Path("big").read_bytes()) == 76
     said = capfd.readouterr().err
+    assert said.count(f"big ({BIG} bytes) not kept in the checkpoints") == 1
     assert "big is needed, but it was rewritten after the save" in said
 
 
-def test_a_big_file_rewritten_after_the_save_may_be_rewritten(life: Life) -> None:
+@pytest.mark.usefixtures("no_room")
+def test_a_huge_file_rewritten_after_the_save_may_be_rewritten(life: Life) -> None:
     life(nothing, rewritten("a"), rewritten("b"))
 
     def work() -> None:
@@ -185,7 +202,8 @@ def test_a_big_file_rewritten_after_the_save_may_be_rewritten(life: Life) -> Non
     assert text(life, "big")[-1] == "c"
 
 
-def test_that_a_big_file_was_rewritten_is_known_two_crashes_later(life: Life) -> None:
+@pytest.mark.usefixtures("no_room")
+def test_that_a_huge_file_was_rewritten_is_known_two_crashes_later(life: Life) -> None:
     same_end = b"e" * (1 << 17)
     life(nothing, lambda: Path("big").write_bytes(b"a" * BIG + same_end) and None, nothing)
     life(nothing, lambda: Path("big").write_bytes(b"b" * BIG + same_end) and None)

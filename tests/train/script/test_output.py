@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from everstep.train.script.output import NotSavable, Output, file_state, restore_file
+from everstep.train.script.output import Launch, NotSavable, Output, Place, file_state, restore_file
 
 OUT = "../out.txt"
 
@@ -43,7 +43,7 @@ def _run(script: Callable[[Callable[[], None]], None], rank: int) -> None:
     folder.mkdir(exist_ok=True)
     position = folder / f"position-{rank}.pickle"
     saved = pickle.loads(position.read_bytes()) if position.exists() else None
-    output = Output(folder, rank)
+    output = Output(Launch(folder, rank, Place({"work": "."})))
     output.begin(saved)
     replaying = [saved is not None]
 

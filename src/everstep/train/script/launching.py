@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from everstep.model import handshake
 from everstep.train.attempt import Refused
 from everstep.train.folder import Folder
 from everstep.train.gang import Gang
+from everstep.train.lineage import Position
 from everstep.train.opening import Opened, Opening
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace
 from everstep.train.reports import Reporter
@@ -25,8 +26,9 @@ from everstep.train.requests import Requests
 from everstep.train.script import batches, graph, loaderkind, surroundings
 from everstep.train.script.arrival import Arriving
 from everstep.train.script.heads import Marker
-from everstep.train.script.output import Output
-from everstep.train.script.ranks import at_start, follow
+from everstep.train.script.moving import move_here
+from everstep.train.script.output import Launch, Output, Place, damage
+from everstep.train.script.ranks import Prepared, at_start, follow
 from everstep.train.script.refusal import refuse, refuse_use, tell_with
 from everstep.train.script.replay import Replaying
 from everstep.train.script.rewrite import Rewritten
@@ -75,14 +77,17 @@ class _Start:
     """Everything between the command line and the script's first line."""
 
     def __init__(self, order: Order) -> None:
-        self._order = order
+        # The script may change the working folder.
+        self._order = order = replace(order, folder=order.folder.absolute())
         self._env = os.environ
+        self._place = Place(dict(zip(("work", "script"), self._roots(), strict=False)))
         report_dir = self._env.get(handshake.ENV_REPORT_DIR)
         self.reporter = Reporter(Path(report_dir) if report_dir else None, int(self._env.get("RANK") or 0))
         tell_with(self.reporter.refuse)
         self.gang = self._gang()
         graph.refuse_with(refuse_use)
         self._folder = Folder(order.folder, self.reporter.warn)
+        self._prepared = Prepared(self.gang, order.folder, self._env)
         self._opened: Opened | None = None
 
     def _gang(self) -> Gang:
@@ -99,6 +104,8 @@ class _Start:
             refuse(refusal.text)
         saved = self._opened.state
         if saved is not None:
+            if saved.get("kind") == "script" and saved.get("format") == FORMAT:
+                move_here(saved, self._place)
             self._check(saved)
             saved["base"] = self._opened.source
         self._initial()
@@ -106,8 +113,15 @@ class _Start:
 
     def _open(self) -> Opened:
         if self.gang.rank > 0 and self.gang.group is None:
-            return follow(self.gang, self._folder, self.reporter, int(self._env[handshake.ENV_ATTEMPT]))
-        return Opening(self.gang, self._folder, self.reporter, True).open(self._env)
+            attempt = int(self._env[handshake.ENV_ATTEMPT])
+            return follow(self.gang, self._folder, self.reporter, attempt, check=self._damage)
+        return Opening(self.gang, self._folder, self.reporter, True, check=self._damage).open(self._env)
+
+    def _damage(self, state: Mapping[str, Any]) -> str:
+        """What keeps a save that can be read from being continued here; an older one may do."""
+        if state.get("kind") != "script" or state.get("format") != FORMAT:
+            return ""
+        return damage(Launch(self._order.folder, self.gang.rank, self._place), state["output"]["files"])
 
     def _check(self, saved: Mapping[str, Any]) -> None:
         """What is known before the script runs must be as it was."""
@@ -141,7 +155,7 @@ class _Start:
         sources = self._sources(saved)
         steps = Steps()
         pace = self._pace(saved)
-        output = Output(self._order.folder, self.gang.rank)
+        output = self._output(self._opened.attempt, steps)
         terminations = Stopping()
         control = self._env.get(handshake.ENV_CONTROL_FILE)
         keep = int(self._env.get(handshake.ENV_CHECKPOINT_KEEP) or _KEEP)
@@ -171,9 +185,22 @@ class _Start:
         batches.install(replaying=saved is not None)
         loaderkind.install()
         output.begin(None if saved is None else saved["output"])
+        self._prepared.wait()
         sources.install()
         terminations.listen()
         return session, arriving
+
+    def _output(self, attempt: int, steps: Steps) -> Output:
+        return Output(
+            Launch(
+                folder=self._order.folder,
+                rank=self.gang.rank,
+                place=self._place,
+                attempt=attempt,
+                position=lambda: Position(attempt, steps.count),
+                warn=self.reporter.warn,
+            )
+        )
 
     def _pace(self, saved: dict[str, Any] | None) -> Pace:
         hazard_per_h = float(self._env.get(handshake.ENV_HAZARD_PER_H) or DEFAULT_HAZARD_PER_H)

@@ -14,6 +14,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from everstep.train.gang import Gang
 from everstep.train.lineage import candidates
 from everstep.train.opening import Opened
 from everstep.train.reports import Reporter
+from everstep.train.script.refusal import refuse
 from everstep.train.shard import Damaged, read_shard
 
 _VOTE_EVERY_S = 0.1
@@ -73,8 +75,50 @@ def at_start(env: Mapping[str, str], where: str) -> Gang:
     raise Refused(f"{world} ranks cannot agree on where to continue: start them with torchrun, or by the agent")
 
 
-def follow(gang: Gang, folder: Folder, reporter: Reporter, attempt: int) -> Opened:
+class Prepared:
+    """No rank runs the script before rank 0 has put aside what the run had written: ranks write to the same files.
+
+    Args:
+        gang: the ranks at the start.
+        folder: the checkpoint folder, where they have nothing else in common.
+        env: of this process.
+    """
+
+    def __init__(self, gang: Gang, folder: Path, env: Mapping[str, str]) -> None:
+        self._gang = gang
+        self._alone = gang.world_size > 1 and gang.group is None
+        self._mark = folder / "attempts" / f"{int(env.get(handshake.ENV_ATTEMPT) or 0):06d}.prepared"
+        if self._alone and gang.rank == 0:
+            self._mark.unlink(missing_ok=True)
+
+    def wait(self) -> None:
+        """This rank is prepared; returns when it may go on. Refuses if rank 0 never comes."""
+        if not self._alone:
+            self._gang.gather(None)
+        elif self._gang.rank == 0:
+            self._mark.touch()
+        else:
+            self._wait_for_mark()
+
+    def _wait_for_mark(self) -> None:
+        deadline = time.monotonic() + _RECORD_PATIENCE_S
+        while not self._mark.exists():
+            if time.monotonic() > deadline:
+                refuse(f"rank 0 has not prepared the files of the run: {self._mark} is not there")
+            time.sleep(_LOOK_S)
+
+
+def follow(
+    gang: Gang, folder: Folder, reporter: Reporter, attempt: int, *, check: Callable[[Mapping[str, Any]], str]
+) -> Opened:
     """What rank 0 begins, seen by another rank that has only the folder in common with it.
+
+    Args:
+        gang: the ranks.
+        folder: the checkpoint folder.
+        reporter: told what is skipped.
+        attempt: its number.
+        check: says what keeps a state that can be read from being continued here, "" for nothing.
 
     Raises:
         Refused: rank 0 did not begin, or its checkpoint cannot be read here.
@@ -94,9 +138,13 @@ def follow(gang: Gang, folder: Folder, reporter: Reporter, attempt: int) -> Open
                 "training on would not be exact"
             )
         try:
-            return Opened(attempt, record.base, position, read_shard(folder, manifest, gang.rank))
+            state = read_shard(folder, manifest, gang.rank)
+            problem = check(state)
         except Damaged as error:
-            reporter.warn(f"checkpoint {position} is skipped: {error}")
+            state, problem = None, str(error)
+        if not problem:
+            return Opened(attempt, record.base, position, state)
+        reporter.warn(f"checkpoint {position} is skipped: {problem}")
     return Opened(attempt, record.base, None, None)
 
 

@@ -15,27 +15,22 @@ and reading it before it is written anew ends the process with code 76.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from everstep.train.script.output.files import Files
+from everstep.train.script.output.files import Files, Launch, damage
 from everstep.train.script.output.handles import NotSavable, file_state, restore_file
+from everstep.train.script.output.place import Place
 from everstep.train.script.output.stdout import Stdout
 
-__all__ = ["NotSavable", "Output", "file_state", "restore_file"]
+__all__ = ["Launch", "NotSavable", "Output", "Place", "damage", "file_state", "restore_file"]
 
 
 class Output:
-    """All that one rank writes.
+    """All that one rank writes."""
 
-    Args:
-        folder: the checkpoint folder; holds ``stdout-RANK.log``, ``files-RANK.jsonl`` and what is put aside.
-        rank: of this process.
-    """
-
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._stdout = Stdout(folder, rank)
-        self._files = Files(folder, rank)
+    def __init__(self, launch: Launch) -> None:
+        self._stdout = Stdout(launch.folder, launch.rank)
+        self._files = Files(launch)
 
     def begin(self, replaying: dict[str, Any] | None) -> None:
         """Before the script starts: with what `position` gave at the save that it goes on from, or None.
@@ -53,7 +48,9 @@ class Output:
     def restored(self, saved: dict[str, Any]) -> None:
         """At the safe point: the files and the log are those of the save; what is written from now on counts."""
         self._files.unwatch()
-        self._stdout.restored(saved["stdout"])
+        # A file of another machine may have the same number as one of this.
+        here = self._files.is_here(saved["files"])
+        self._stdout.restored(saved["stdout"] if here else {**saved["stdout"], "file": None})
         self._files.restored(saved["files"])
 
     def end(self) -> None:

@@ -13,6 +13,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from everstep.train.script.output import durable
+from everstep.train.script.output.place import Place
 
 _CHUNK = 1 << 22
 
@@ -45,13 +49,18 @@ class Aside:
 
     Args:
         folder: where things are moved to.
+        place: where this launch runs.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, place: Place) -> None:
         self._folder = folder
+        self._place = place
+        self.here = True
+        """False if what lies aside comes from another machine: its launch was killed before it was done."""
         self._list = folder / "list.json"
         self.entries: dict[str, Entry] = {}
         self._phase = "moving"
+        self._from: dict[str, Any] | None = None
 
     def load(self) -> bool:
         """Read the list that an unfinished relaunch left; whether there is one."""
@@ -60,7 +69,10 @@ class Aside:
         except FileNotFoundError:
             return False
         self._phase = read["phase"]
-        self.entries = {entry["path"]: Entry(**entry) for entry in read["entries"]}
+        self._from = read.get("place")
+        self.here = self._place.is_here(self._from)
+        entries = [Entry(**{**entry, "path": self._place.located(entry["path"])}) for entry in read["entries"]]
+        self.entries = {entry.path: entry for entry in entries}
         return True
 
     def add(self, entry: Entry) -> None:
@@ -71,13 +83,9 @@ class Aside:
         """Write the list. Phases: ``moving`` (the script does not run), ``replaying``, ``restoring`` (it waits)."""
         self._phase = phase
         self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._list.with_suffix(".tmp")
-        text = json.dumps({"phase": phase, "entries": [asdict(entry) for entry in self.entries.values()]})
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._list)
+        entries = [{**asdict(entry), "path": self._place.named(entry.path)} for entry in self.entries.values()]
+        place = self._from or self._place.described()
+        durable.write(self._list, json.dumps({"phase": phase, "place": place, "entries": entries}).encode())
 
     def move(self) -> None:
         """Move everything that is not aside yet; what lies at the place of what is, is the replay's, and goes."""
@@ -124,6 +132,7 @@ class Aside:
             self._list.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
         self.entries = {}
+        self.here, self._from = True, None
 
 
 def remove(path: str) -> None:

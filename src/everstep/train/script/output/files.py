@@ -1,13 +1,13 @@
 """The files that the script writes: what they are at a save, and how a relaunch brings them back.
 
-A save holds for each path that the run has touched whether it is there, its size, and its whole contents up to 1 MiB
-(16 MiB in all, the newest first; else a digest of its end). A relaunch goes three steps: before the script starts,
-everything that the run wrote is put aside and the world is that of its first start (`Files.begin`); the script's setup
-runs; at the safe point the contents of the save are written into the files (`Files.restored`, see `putback`), under the
-handles that the setup opened.
+A save holds for each path that the run has touched whether it is there, its size and its contents: up to 1 MiB in the
+save itself (16 MiB in all), of bigger ones pieces beside the checkpoints (256 MiB in all, see `keeping`). A relaunch
+goes three steps: before the script starts, everything that the run wrote is put aside and the world is that of its
+first start (`Files.begin`); the script's setup runs; at the safe point the contents of the save are written into the
+files (`Files.restored`, see `putback`), under the handles that the setup opened.
 
-A file above 8 MiB that has not changed since the first save is left in place: a data set that the setup downloads or
-prepares.
+On the same machine a file above 8 MiB that has not changed since the first save is left in place: a data set that the
+setup downloads or prepares.
 """
 
 from __future__ import annotations
@@ -15,39 +15,74 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from everstep.train.lineage import Position
 from everstep.train.script.output import events, handles, watch
 from everstep.train.script.output.aside import Aside, Entry, files_below, remove
-from everstep.train.script.output.journal import SMALL, First, Journal, excluded, tail_digest
+from everstep.train.script.output.journal import First, Journal, excluded, tail_digest
+from everstep.train.script.output.keeping import Keeping, look
+from everstep.train.script.output.place import Place
 from everstep.train.script.output.putback import PutBack
+from everstep.train.script.output.store import Damaged, Store
 from everstep.train.script.refusal import refuse
 
-_ALL_KEPT = 1 << 24
 _LEFT_IN_PLACE = 1 << 23
-_RACY_NS = 50_000_000
-"""A file that changed so shortly before it was looked at may change again without its time telling."""
+_MOST_UNSEEN = 1000
+
+
+def _say(text: str) -> None:
+    print(f"everstep: {text}", file=sys.stderr, flush=True)
+
+
+def _nowhere() -> Position:
+    return Position(0, 0)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What this launch of the script is.
+
+    Attributes:
+        folder: the checkpoint folder.
+        rank: of this process.
+        place: where it runs.
+        attempt: its number.
+        position: of a save that is made now.
+        warn: told what a user should know.
+    """
+
+    folder: Path
+    rank: int
+    place: Place
+    attempt: int = 0
+    position: Callable[[], Position] = _nowhere
+    warn: Callable[[str], None] = field(default=_say)
 
 
 class Files:
-    """The files of one rank.
+    """The files of one rank."""
 
-    Args:
-        folder: the checkpoint folder.
-        rank: of this process.
-    """
-
-    def __init__(self, folder: Path, rank: int) -> None:
+    def __init__(self, launch: Launch) -> None:
+        folder = launch.folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._launch = launch
         self._folder = os.path.realpath(folder)
-        self._journal = Journal(folder, rank)
-        self._aside = Aside(folder / f"aside-{rank}")
+        self._journal = Journal(folder, launch.rank, launch.place)
+        self._aside = Aside(folder / f"aside-{launch.rank}", launch.place)
+        self._store = Store(folder, launch.rank, launch.attempt)
+        self._keeping = Keeping(self._store, launch.warn)
         self._pid = os.getpid()
         self._tainted: dict[str, str] = {}
         self._noted: set[str] = set()
-        self._states: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._looked_at = -1
+        self._in_middle: set[str] = set()
         self._saved_before = False
 
     # --- told by the audit hook -------------------------------------------------------------------------------------
@@ -62,7 +97,8 @@ class Files:
             self._tainted.pop(path, None)
         if path not in self._journal.firsts:
             self._journal.first_touch(path, how)
-        if how in ("write", "update", "replace") and path not in self._noted:
+        # What a child noted is not forgotten at the parent's saves: it notes every time.
+        if how in ("write", "update", "replace") and (path not in self._noted or os.getpid() != self._pid):
             self._journal.rewrite(path)
             self._noted.add(path)
 
@@ -86,13 +122,17 @@ class Files:
         self.changes(source, "remove")
         self.changes(target, "folder" if folder else "replace")
 
+    def is_here(self, saved: Mapping[str, Any]) -> bool:
+        """True if the save was made in these folders of this machine."""
+        return self._launch.place.is_here(saved.get("place"))
+
     # --- before the script starts -----------------------------------------------------------------------------------
 
     def begin(self, saved: dict[str, Any] | None) -> None:
         """Make the world that of the run's first start, and watch from now on."""
         self._journal.load()
         self._journal.mend()
-        of_replay = self._aside.load()
+        of_replay = self._aside.load() and self._aside.here
         for number, first in self._movable():
             if first.path not in self._aside.entries:
                 self._aside.add(self._entry(first, f"{number}", of_replay=of_replay))
@@ -105,6 +145,8 @@ class Files:
         if saved is None:
             self._aside.done()
         self._saved_before = saved is not None
+        if saved is not None:
+            self._store.adopt(name for state in saved["files"].values() for name in state.get("pieces") or ())
         watch.listen(self)
 
     def _movable(self) -> list[tuple[int, First]]:
@@ -155,7 +197,7 @@ class Files:
             os.makedirs(os.path.dirname(first.path), exist_ok=True)
             shutil.copyfile(kept, first.path)
             os.chmod(first.path, first.mode)
-        elif os.path.exists(first.path):
+        elif os.path.isfile(first.path) and os.path.getsize(first.path) >= first.size:
             os.truncate(first.path, first.size)
         else:
             self._tainted[first.path] = "the run has overwritten what it was at its first start"
@@ -163,52 +205,50 @@ class Files:
     # --- at a save --------------------------------------------------------------------------------------------------
 
     def position(self) -> dict[str, Any]:
-        """What the files are now. Picklable."""
+        """What the files are now. Picklable. What is kept beside the save is durable when this returns."""
         events.flush()
         self._journal.load()
         fds = handles.written_fds(self._journal.firsts)
         handles.flush(fds)
-        room = _ALL_KEPT
-        files: dict[str, Any] = {}
-        for path in sorted(self._journal.firsts, key=_changed_ns, reverse=True):
-            files[path] = state = self._state(path, room)
-            room -= len(state.get("content") or b"")
+        opened = handles.describe(fds)
+        self._store.collect()
+        files = self._keeping.states([*self._journal.firsts, *self._unseen()], self._rewritten(opened))
+        self._store.refer(self._launch.position(), (n for s in files.values() for n in s.get("pieces") or ()))
         if not self._saved_before:
             self._settle(files)
         self._noted.clear()
-        return {"files": files, "open": handles.describe(fds), "mark": self._journal.mark, "at_ns": time.time_ns()}
+        self._looked_at = self._journal.mark
+        return {
+            "place": self._launch.place.described(),
+            "files": files,
+            "open": opened,
+            "mark": self._journal.mark,
+            "at_ns": time.time_ns(),
+        }
+
+    def _rewritten(self, opened: list[dict[str, Any]]) -> Callable[[str], bool]:
+        """Whether a file may have changed elsewhere than at its end since the last save."""
+        before, self._in_middle = self._in_middle, {one["path"] for one in opened if not one["appends"]}
+        free = before | self._in_middle
+        return lambda path: path in free or self._journal.rewritten.get(path, -1) >= self._looked_at
+
+    def _unseen(self) -> list[str]:
+        """Files that were written past Python, in folders that the run has made."""
+        firsts = self._journal.firsts
+        folders = [path for path, first in firsts.items() if first.kind == "none" and os.path.isdir(path)]
+        outer = [path for path in folders if not os.path.islink(path) and os.path.dirname(path) not in firsts]
+        found = (path for folder in outer for path in files_below(folder))
+        return [*islice((path for path in found if path not in firsts and not self._is_ours(path)), _MOST_UNSEEN)]
+
+    def _is_ours(self, path: str) -> bool:
+        return excluded(path, self._folder)
 
     def _settle(self, files: dict[str, Any]) -> None:
         self._saved_before = True
         for path, state in files.items():
-            if state["kind"] == "file" and state["size"] >= _LEFT_IN_PLACE:
+            if state["kind"] == "file" and path in self._journal.firsts and state["size"] >= _LEFT_IN_PLACE:
                 self._journal.settle(path, state["size"], state["changed_ns"])
         self._journal.load()
-
-    def _state(self, path: str, room: int) -> dict[str, Any]:
-        found = look(path)
-        if found is None:
-            return {"kind": "none"}
-        if stat.S_ISLNK(found.st_mode):
-            return {"kind": "link", "target": os.readlink(path)}
-        if not stat.S_ISREG(found.st_mode):
-            return {"kind": "folder" if stat.S_ISDIR(found.st_mode) else "other"}
-        whole = found.st_size <= min(SMALL, room)
-        key = found.st_size, found.st_mtime_ns, found.st_ino, whole
-        known = self._states.get(path)
-        if known is not None and known[0] == key:
-            return known[1]
-        state = {
-            "kind": "file",
-            "size": found.st_size,
-            "changed_ns": found.st_mtime_ns,
-            "mode": stat.S_IMODE(found.st_mode),
-            "tail": tail_digest(path, found.st_size),
-            "content": Path(path).read_bytes() if whole else None,
-        }
-        if time.time_ns() - found.st_mtime_ns > _RACY_NS:
-            self._states[path] = key, state
-        return state
 
     # --- at the safe point ------------------------------------------------------------------------------------------
 
@@ -220,14 +260,18 @@ class Files:
         handles.flush(fds)
         if self._aside.load():
             self._aside.store("restoring")
-        put_back = PutBack(saved, self._aside, self._journal, set(fds.values()))
-        put_back.files()
+        here = self.is_here(saved) and self._aside.here
+        put_back = PutBack(saved, (self._aside, self._journal, self._store), set(fds.values()), here=here)
+        try:
+            put_back.files()
+        except Damaged as error:
+            refuse(f"a file of the run cannot be put back: {error}; start afresh with another --dir")
         self._tainted.update(put_back.tainted)
         handles.rejoin(fds, saved["open"])
         put_back.undo_later_ones()
         self._journal.restored(self._tainted)
         self._aside.done()
-        self._states.clear()
+        self._keeping.forget()
         self._noted.clear()
         for path in fds.values():
             if path in self._tainted:
@@ -240,14 +284,15 @@ class Files:
         watch.listen(None)
 
 
-def look(path: str) -> os.stat_result | None:
-    """What is at ``path`` (a link is itself), None for nothing."""
+def damage(launch: Launch, saved: Mapping[str, Any]) -> str:
+    """What keeps the files of a save from being put back here, "" for nothing. Reads what would be needed."""
+    if launch.place.is_here(saved.get("place")):
+        return ""  # they are here themselves
+    store = Store(launch.folder, launch.rank, launch.attempt)
     try:
-        return os.lstat(path)
-    except OSError:
-        return None
-
-
-def _changed_ns(path: str) -> int:
-    found = look(path)
-    return 0 if found is None else found.st_mtime_ns
+        for state in saved["files"].values():
+            for _ in store.contents(state.get("pieces") or (), state.get("size", 0)):
+                pass
+    except Damaged as error:
+        return str(error)
+    return ""

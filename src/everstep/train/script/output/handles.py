@@ -182,9 +182,9 @@ def _mode(file: Any) -> str:
     return mode.replace("b", "") if isinstance(file, io.TextIOWrapper) else mode
 
 
-def _text_settings(file: Any) -> dict[str, Any]:
-    if not isinstance(file, io.TextIOWrapper):
+def _text_settings(text: Any) -> dict[str, Any]:
+    if not isinstance(text, io.TextIOWrapper):
         return {}
     # What was given as ``newline`` cannot be asked for; what was seen in reading can. Writing leaves "\n" as it is.
-    newline = file.newlines if isinstance(file.newlines, str) else None
-    return {"encoding": file.encoding, "errors": file.errors, "newline": newline}
+    newline = text.newlines if isinstance(text.newlines, str) else None
+    return {"encoding": text.encoding, "errors": text.errors, "newline": newline}

@@ -1,5 +1,6 @@
 """What each file was before the run first touched it: kept over all relaunches in ``DIR/files-RANK.jsonl``.
 
+Paths are written relative to the folders of the launch (`Place.named`): a relaunch on another machine finds its own.
 A line is written before the file is touched, by a single ``write``, so that forked children may add theirs. A torn last
 line belongs to a file that was not touched yet.
 """
@@ -14,13 +15,16 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from everstep.model import handshake
+from everstep.train.script.output.place import Place
 
 SMALL = 1 << 20
 """Files up to so many bytes are kept whole."""
 _COPIED = 1 << 26
 _TAIL = 1 << 16
+_SAMPLES = 64
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,11 @@ class Journal:
     Args:
         folder: the checkpoint folder.
         rank: of this process.
+        place: where this launch runs.
     """
 
-    def __init__(self, folder: Path, rank: int) -> None:
+    def __init__(self, folder: Path, rank: int, place: Place) -> None:
+        self._place = place
         self._path = folder / f"files-{rank}.jsonl"
         self._kept = folder / f"files-{rank}"
         self._read = 0
@@ -86,8 +92,10 @@ class Journal:
             entry = json.loads(line)
         except ValueError:
             return
-        path = entry["path"]
+        path = entry["path"] = self._place.located(entry["path"])
         if "kind" in entry:
+            if entry["kind"] == "link":
+                entry["kept"] = self._place.located(entry["kept"])
             self.firsts.setdefault(path, First(**entry))
         elif "settled" in entry:
             self.settled[path] = tuple(entry["settled"])
@@ -99,7 +107,8 @@ class Journal:
     def first_touch(self, path: str, how: str) -> None:
         """Note what ``path`` is, before it is changed."""
         first = self._look(path, how)
-        self._append(asdict(first))
+        link = first.kind == "link" and first.kept is not None
+        self._append({**asdict(first), "kept": self._place.named(first.kept or "") if link else first.kept})
         self.firsts.setdefault(path, first)
 
     def rewrite(self, path: str) -> None:
@@ -125,8 +134,8 @@ class Journal:
         """Where the first contents are kept."""
         return None if first.kept is None else self._kept / first.kept
 
-    def _append(self, entry: dict[str, object]) -> None:
-        line = json.dumps(entry).encode() + b"\n"
+    def _append(self, entry: dict[str, Any]) -> None:
+        line = json.dumps({**entry, "path": self._place.named(entry["path"])}).encode() + b"\n"
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             os.write(fd, line)
@@ -148,7 +157,7 @@ class Journal:
         return First(path, "file", found.st_size, stat.S_IMODE(found.st_mode), kept, tail_digest(path, found.st_size))
 
     def _keep(self, path: str, size: int, how: str) -> str | None:
-        name = hashlib.sha1(path.encode()).hexdigest()
+        name = hashlib.sha1(self._place.named(path).encode()).hexdigest()
         target = self._kept / name
         self._kept.mkdir(parents=True, exist_ok=True)
         if size > SMALL and how == "append":
@@ -171,6 +180,20 @@ def tail_digest(path: str, size: int) -> str:
     with open(path, "rb") as file:
         file.seek(max(0, size - _TAIL))
         hashed.update(file.read(min(size, _TAIL)))
+    return hashed.hexdigest()
+
+
+def sample_digest(path: str, size: int) -> str:
+    """A digest of up to 64 blocks of 64 KiB, spread evenly over the first ``size`` bytes of a file, its end included.
+
+    Tells apart what programs write; it is no proof that the rest is equal.
+    """
+    hashed = hashlib.sha256(str(size).encode())
+    last = max(0, size - _TAIL)
+    with open(path, "rb") as file:
+        for at in sorted({last * number // (_SAMPLES - 1) for number in range(_SAMPLES)}):
+            file.seek(at)
+            hashed.update(file.read(min(_TAIL, size - at)))
     return hashed.hexdigest()
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
 from everstep.train.script.output import events
 from everstep.train.script.output.aside import Aside, Entry, files_below, remove
-from everstep.train.script.output.journal import Journal, tail_digest
+from everstep.train.script.output.journal import Journal, sample_digest
+from everstep.train.script.output.store import Store
+from everstep.train.script.refusal import refuse
 
 _CHUNK = 1 << 22
 
@@ -21,16 +23,18 @@ class PutBack:
 
     Args:
         saved: what `Files.position` gave.
-        aside: what the run had written until the crash.
-        journal: what everything was at first.
+        sources: what the run had written until the crash, what everything was at first, and what was kept.
         opened: paths that this process has open for writing; their contents are changed in place.
+        here: the save was made in these folders of this machine, so what lies aside is what the run wrote after it.
     """
 
-    def __init__(self, saved: dict[str, Any], aside: Aside, journal: Journal, opened: Set[str]) -> None:
+    def __init__(
+        self, saved: dict[str, Any], sources: tuple[Aside, Journal, Store], opened: Set[str], *, here: bool
+    ) -> None:
         self._saved = saved
-        self._aside = aside
-        self._journal = journal
+        self._aside, self._journal, self._store = sources
         self._opened = opened
+        self._here = here
         self.tainted: dict[str, str] = {}
         """Files that could not be put back, and why."""
 
@@ -50,49 +54,82 @@ class PutBack:
             os.makedirs(path, exist_ok=True)
             if entry is not None:
                 self._unseen(path, entry)
-        elif state["kind"] == "file" and state["content"] is not None:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            _write_in_place(path, state["content"])
-            os.chmod(path, state["mode"])
-        elif state["kind"] == "file" and entry is not None:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._big(path, entry, state)
         elif state["kind"] == "file":
-            self._left_in_place(path, state)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._file(path, entry, state)
 
-    def _left_in_place(self, path: str, state: dict[str, Any]) -> None:
-        """A big file that the setup needs: it was never moved."""
-        size = os.path.getsize(path) if os.path.isfile(path) else -1
-        if size != state["size"] or tail_digest(path, size) != state["tail"]:
-            self.tainted[path] = "the script's setup has written it again, and otherwise"
+    def _file(self, path: str, entry: Entry | None, state: dict[str, Any]) -> None:
+        if state["content"] is not None:
+            self._write(path, [state["content"]], state)
+        elif self._is_there(path, entry, state):
+            pass
+        elif state["pieces"] is not None:
+            self._write(path, self._store.contents(state["pieces"], state["size"]), state)
+        else:
+            self._not_kept(path, entry, state)
+
+    def _write(self, path: str, contents: Iterable[bytes], state: dict[str, Any]) -> None:
+        _write_in_place(path, contents)
+        os.chmod(path, state["mode"])
+        self.tainted.pop(path, None)
+
+    def _is_there(self, path: str, entry: Entry | None, state: dict[str, Any]) -> bool:
+        """True if the file is what it was: left in place, made again by the setup, or put back from aside."""
+        if entry is None or entry.kind == "none":
+            trusted = entry is None and self._here and path not in self.tainted
+            sure = trusted or state["pieces"] is None
+            return _matches(path, state) and (sure or self._store.equal(path, state["pieces"]))
+        if not self._here or not self._aside.held(entry).exists():
+            return False
+        return entry.begin <= state["size"] <= entry.size and self._only_grown(entry, state) and self._cut(entry, state)
+
+    def _cut(self, entry: Entry, state: dict[str, Any]) -> bool:
+        """Put back what only grew, without what came after the save."""
+        held = self._aside.held(entry)
+        if entry.kind == "tail":
+            _append(entry.path, held, state["size"] - entry.begin)
+            if _matches(entry.path, state):
+                return True
+            os.truncate(entry.path, entry.begin)
+        elif sample_digest(str(held), state["size"]) == state["sample"]:
+            _place(held, entry.path, state["size"], copy=entry.path in self._opened)
+            return True
+        return False
+
+    def _not_kept(self, path: str, entry: Entry | None, state: dict[str, Any]) -> None:
+        held = None if entry is None else self._aside.held(entry)
+        if not self._here and held is not None and _matches(str(held), state):
+            _place(held, path, state["size"], copy=path in self._opened)
+        elif self._here and entry is not None and held is not None and held.exists():
+            self._as_at_crash(path, entry, held)
+            self.tainted[path] = "it was rewritten after the save, and is too big to be kept in one"
+        elif self._here and os.path.exists(path):
+            self.tainted[path] = "it was written again, and otherwise"
+        else:
+            how = "is not what it was" if os.path.exists(path) else "is not here"
+            refuse(
+                f"{path} ({state['size']} bytes) {how}, and is too big to be kept in the checkpoint; copy it here from "
+                "the machine that wrote it, or start afresh with another --dir"
+            )
+
+    def _as_at_crash(self, path: str, entry: Entry, held: Path) -> None:
+        if entry.kind == "tail":
+            _append(path, held, None)
+        else:
+            _place(held, path, entry.size, copy=path in self._opened)
 
     def _unseen(self, path: str, entry: Entry) -> None:
         """What lay in a folder of the run without having been seen: kept as it was at the crash."""
         held = str(self._aside.held(entry))
         for one in files_below(held):
             place = path + one[len(held) :]
-            if os.path.lexists(place):
+            elsewhere = not self._here and place not in self._saved["files"]
+            if elsewhere or os.path.lexists(place):
                 continue
             os.makedirs(os.path.dirname(place), exist_ok=True)
             if os.lstat(one).st_mtime_ns > self._saved["at_ns"]:
                 self.tainted[place] = "it was written past Python, after the save"
             shutil.move(one, place)
-
-    def _big(self, path: str, entry: Entry, state: dict[str, Any]) -> None:
-        held = self._aside.held(entry)
-        if not held.exists():
-            self.tainted[path] = "it is not here any more, and is too big to be kept in a save"
-            print(f"everstep: {path} ({state['size']} bytes): {self.tainted[path]}", file=sys.stderr, flush=True)
-            return
-        grown = entry.size >= state["size"] >= entry.begin and self._only_grown(entry, state)
-        if entry.kind == "tail":
-            _append(path, held, state["size"] - entry.begin if grown else None)
-            grown = grown and tail_digest(path, state["size"]) == state["tail"]
-        else:
-            grown = grown and tail_digest(str(held), state["size"]) == state["tail"]
-            _place(held, path, state["size"] if grown else entry.size, copy=path in self._opened)
-        if not grown:
-            self.tainted[path] = "it was rewritten after the save, and is too big to be kept in one"
 
     def _only_grown(self, entry: Entry, state: dict[str, Any]) -> bool:
         """Nothing but its end can have changed since the save."""
@@ -124,18 +161,25 @@ class PutBack:
             kept = self._journal.content(first)
             if kept is not None:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                _write_in_place(path, kept.read_bytes())
-            elif os.path.exists(path):
+                _write_in_place(path, [kept.read_bytes()])
+            elif os.path.isfile(path) and os.path.getsize(path) > first.size:
                 os.truncate(path, first.size)
 
 
-def _write_in_place(path: str, contents: bytes) -> None:
+def _matches(path: str, state: dict[str, Any]) -> bool:
+    size: int = state["size"]
+    sample: str = state["sample"]
+    return os.path.isfile(path) and os.path.getsize(path) == size and sample_digest(path, size) == sample
+
+
+def _write_in_place(path: str, contents: Iterable[bytes]) -> None:
     """Into the file that is there: handles that are open on it see the new contents."""
     if os.path.islink(path) or (os.path.lexists(path) and not os.path.isfile(path)):
         remove(path)
     with open(path, "r+b" if os.path.exists(path) else "wb") as file:
         file.truncate(0)
-        file.write(contents)
+        for piece in contents:
+            file.write(piece)
 
 
 def _append(path: str, held: Path, count: int | None) -> None:

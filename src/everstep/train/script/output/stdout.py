@@ -112,9 +112,12 @@ class Stdout:
         noted = self._path.with_suffix(".start")
         where = os.fstat(self._terminal)
         try:
-            device, inode, size = map(int, noted.read_text().split())
+            machine, *numbers = noted.read_text().split()
+            device, inode, size = map(int, numbers)
+            if machine != os.uname().nodename:
+                raise ValueError("noted on another machine")
         except (FileNotFoundError, ValueError):
-            noted.write_text(f"{where.st_dev} {where.st_ino} {where.st_size}")
+            noted.write_text(f"{os.uname().nodename} {where.st_dev} {where.st_ino} {where.st_size}")
             device, inode, size = where.st_dev, where.st_ino, where.st_size
         return {"file": (device, inode) if stat.S_ISREG(where.st_mode) else None, "size": size}
 
