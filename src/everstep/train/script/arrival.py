@@ -54,9 +54,7 @@ class Arriving:
         self._import_missing()
         parts.output.restored(saved["output"])
         self._write(self._restoring.final, stack, places)
-        differs = surroundings.set_modes(saved["modes"])
-        if differs:
-            refuse(f"the script arrives at the saved loop with other switches: {differs}")
+        self._set_modes()
         for active in self._session.heads.stack[1:]:
             active.began_at = active.counted = -1
         parts.steps.count = record.counted = saved["step"]
@@ -68,6 +66,13 @@ class Arriving:
         parts.reporter.fact(handshake.FACT_RESTORED, base=str(saved["base"]), restore_s=time.monotonic() - self._began)
         # What was read would stay in memory as long as the script runs.
         del saved["graph"], self._restoring
+
+    def _set_modes(self) -> None:
+        # Setting what is set already is not free: torch loads its compiler for one of the switches, in seconds.
+        modes = self._saved["modes"]
+        differs = "" if surroundings.modes() == modes else surroundings.set_modes(modes)
+        if differs:
+            refuse(f"the script arrives at the saved loop with other switches: {differs}")
 
     def never(self, ended: str) -> None:
         """The script ended before the safe point."""
