@@ -15,6 +15,7 @@ from everstep.train.script.graph import (
     kinds_live,
     kinds_objects,
     kinds_tensors,
+    kinds_values,
     kinds_wrapped,
 )
 from everstep.train.script.graph.capture import capture, setup_digests
@@ -43,6 +44,7 @@ kinds_containers.install()
 kinds_arrays.install()
 kinds_containers.install_derived()
 kinds_attributes.install()
+kinds_values.install()
 kinds_objects.install()
 
 __all__ = [
