@@ -34,7 +34,7 @@ LOST = "lost"
 """Outcome of a member whose machine went away before its ranks could say how they ended."""
 AGENT_KILLED = "agent_killed"
 """Outcome of a member whose ranks died with their agent: nothing that the user's program did."""
-
+_KEPT_SAVES = 16
 
 REFUSED = "refused to go on: "
 """How the hint of an attempt begins whose ranks would not go on, since that would not be exact."""
@@ -87,13 +87,25 @@ def _restored(a: AttemptState, t: Told[Restored], now: float) -> AttemptState:
 
 def _saved(a: AttemptState, t: Told[CheckpointSaved], now: float) -> AttemptState:
     if any(s.step == t.event.step for s in a.saves):
-        return a  # told again after a restart of the server
+        return _saved_again(a, t.event)
+    if len(a.saves) == _KEPT_SAVES and a.saves[0].step < t.event.step < a.saves[1].step:
+        return a  # told again, of one that is not kept here any more
     save = Saved(t.event.step, now, t.event.save_s, t.event.stall_s, t.event.bytes, t.event.durable)
     # The first save and the newest few are all that accounting and restore lists need; the rest is in the journal.
     saves = (*a.saves, save)
-    if len(saves) > 16:
-        saves = (saves[0], *saves[-15:])
+    if len(saves) > _KEPT_SAVES:
+        saves = (saves[0], *saves[1 - _KEPT_SAVES :])
     return replace(a, saves=saves, progressed=True, step=_latest(a.step, t.event.step))
+
+
+def _saved_again(a: AttemptState, e: CheckpointSaved) -> AttemptState:
+    """Told again after a restart of the server, or when it is durable at last: mirrored, or copied to a second node.
+
+    What was durable once stays it, in whatever order the facts come.
+    """
+    if not e.durable or all(s.durable for s in a.saves if s.step == e.step):
+        return a
+    return replace(a, saves=tuple(replace(s, durable=True) if s.step == e.step else s for s in a.saves))
 
 
 def _base_step(a: AttemptState) -> int:
