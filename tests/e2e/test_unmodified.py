@@ -19,34 +19,38 @@ SCRIPT = SCRIPTS / "plain.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
-def _plain(folder: Path, *launcher: str) -> tuple[str, str]:
-    """Digest and output of the script without everstep around it."""
-    out = folder / "plain.txt"
+def _plain(folder: Path, *launcher: str) -> str:
+    """Output of the script without everstep around it, which runs in ``folder``."""
+    folder.mkdir()
     command = [sys.executable, *launcher, *(["--standalone"] if launcher else []), str(SCRIPT)]
     done = subprocess.run(
-        [*command, "--step-s", "0", "--out", str(out)],
+        [*command, "--step-s", "0", "--out", "digest.txt"],
+        cwd=folder,
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         timeout=4 * PATIENCE_S,
     )
-    return out.read_text(), done.stdout
+    return done.stdout
 
 
 def _submit(rig: Rig, *launcher: str) -> str:
-    words = [sys.executable, *launcher, str(SCRIPT), "--step-s", "0.1", "--out", str(rig.digest_file)]
-    work = rig.folder / "work"
-    work.mkdir()
-    # As people write it: nothing in the text says that the script is to be resumed. Machines of the box have working
-    # folders of different names; on a cloud they have the same.
-    text = f"set -e\ncd {shlex.quote(str(work))}\necho preparing\n{shlex.join(words)}\necho done"
+    words = [sys.executable, *launcher, str(SCRIPT), "--step-s", "0.1", "--out", "digest.txt"]
+    # As people write it: nothing in the text says that the script is to be resumed. Each machine has a working folder
+    # of another name, in which nothing is when the machine is new.
+    keep = f"cp -r digest.txt runs {shlex.quote(str(rig.folder / 'kept'))}"
+    text = f"set -e\necho in $PWD\n{shlex.join(words)}\nmkdir {rig.folder / 'kept'}\n{keep}\necho done"
     return rig.submit(
         text,
         stop_grace="6s",
         checkpoint={"every": "1s", "dir": str(rig.folder / "saves")},
         envs={"GLOO_SOCKET_IFNAME": "lo"},
     )
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _saved(rig: Rig, job: str, attempt: int) -> bool:
@@ -64,23 +68,25 @@ def _no_notice(rig: Rig, job: str) -> None:
 @pytest.mark.expensive(family="unmodified scripts")
 @pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["python", "torchrun"])
 @pytest.mark.parametrize("lose", [_notice, _no_notice])
-def test_weights_after_two_losses_are_those_of_a_plain_run(
+def test_weights_and_files_after_two_losses_are_those_of_a_plain_run(
     rig: Rig, lose: Callable[[Rig, str], None], launcher: tuple[str, ...]
 ) -> None:
-    digest, output = _plain(rig.folder, *launcher)
+    output = _plain(rig.folder / "plain", *launcher)
     job = _submit(rig, *launcher)
     for attempt in (1, 2):
         rig.wait_for(lambda attempt=attempt: _saved(rig, job, attempt), f"a save of attempt {attempt}")  # type: ignore[misc]
         lose(rig, job)
     detail = rig.wait_phase(job, "succeeded")
-    assert rig.digest_file.read_text() == digest
+    assert _contents(rig.folder / "kept") == _contents(rig.folder / "plain"), "weights and logs, byte for byte"
     assert [a.cause for a in detail.attempts] == ["preemption", "preemption", "success"]
     assert detail.user_failures == 0
     for before, now in zip(detail.attempts, detail.attempts[1:], strict=False):
         assert now.base is not None
         assert now.base.startswith(f"{before.attempt}:"), "it went on where the attempt before had saved"
     assert (detail.step, detail.total) == ((64, 64) if not launcher else (32, 32))
-    assert rig.log(job).endswith(f"{output.splitlines()[-1]}\ndone\n")
+    said = rig.log(job).splitlines()
+    assert said[-2:] == [output.splitlines()[-1], "done"]
+    assert len({line for line in said if line.startswith("in /")}) == 3, "each attempt had a working folder of its own"
     (log,) = (rig.folder / "saves" / "automatic").glob("plain-*/stdout-0.log")
     assert log.read_text() == output, "the output of all attempts is that of a plain run, byte for byte"
     rig.check_settled()

@@ -1,6 +1,7 @@
 """An ordinary training that knows nothing of everstep: shuffled data, dropout, momentum, a schedule; slow on purpose.
 
-Started by torchrun it is data-parallel. At its end the digest of the weights is printed and written to a file.
+Started by torchrun it is data-parallel. In its working folder it writes what trainings write: metrics line by line, the
+best weights, a history that it reads back. At its end the digest of the weights is printed and written to a file.
 
     python plain.py --epochs 4 --step-s 0.1 --out digest.txt
 """
@@ -27,6 +28,36 @@ def digest_of(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+class Records:
+    """What one rank writes, in ``runs`` below the working folder."""
+
+    def __init__(self, rank: int) -> None:
+        self._folder = Path("runs").resolve()
+        self._folder.mkdir(exist_ok=True)
+        self._metrics = (self._folder / f"metrics-{rank}.csv").open("w")
+        self._history = self._folder / f"history-{rank}.txt"
+        self._best = self._folder / f"best-{rank}.pt"
+        self._least = float("inf")
+        print("epoch,loss", file=self._metrics)
+
+    def step(self, epoch: int, loss: float) -> None:
+        print(f"{epoch},{loss!r}", file=self._metrics)
+
+    def epoch(self, epoch: int, loss: float, model: nn.Module) -> None:
+        known = self._history.read_text().splitlines() if epoch else []
+        if len(known) != epoch:
+            raise RuntimeError(f"the history has {len(known)} epochs before epoch {epoch}")
+        with self._history.open("a") as history:
+            print(loss, file=history)
+        if loss < self._least:
+            self._least = loss
+            # Wide enough to be too big for a save itself.
+            torch.save({"model": model.state_dict(), "ballast": torch.full((300_000,), loss)}, self._best)
+
+    def close(self) -> None:
+        self._metrics.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=4)
@@ -48,6 +79,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
 
+    records = Records(rank)
     for epoch in range(args.epochs):
         if sampler is not None:
             sampler.set_epoch(epoch)
@@ -58,10 +90,13 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             total += loss.item()
+            records.step(epoch, loss.item())
             time.sleep(args.step_s)
         scheduler.step()
+        records.epoch(epoch, total, model)
         if rank == 0:
             print(f"epoch {epoch} loss {total / len(loader):.9f} lr {scheduler.get_last_lr()[0]}", flush=True)
+    records.close()
     if rank == 0:
         print(f"weights {digest_of(model)}", flush=True)
         args.out.write_text(digest_of(model))

@@ -19,12 +19,22 @@ KILLED = 9
 
 
 class Life:
-    """The lives of one run in ``work``, with the checkpoint folder ``work/.ck``."""
+    """The lives of one run in ``work``.
 
-    def __init__(self, work: Path) -> None:
+    Args:
+        work: the working folder.
+        folder: the checkpoint folder; ``work/.ck`` for None.
+    """
+
+    def __init__(self, work: Path, folder: Path | None = None) -> None:
         self.work = work
-        self.folder = work / ".ck"
+        self.folder = folder or work / ".ck"
         self._saved = self.folder / "position.pickle"  # not a file of the run
+
+    def elsewhere(self, work: Path) -> Life:
+        """The same run in another working folder, which is made."""
+        work.mkdir()
+        return Life(work, self.folder)
 
     def saved(self) -> Any:
         return pickle.loads(self._saved.read_bytes()) if self._saved.exists() else None

@@ -275,7 +275,7 @@ def test_killed_at_any_moment_of_the_way_back(life: Life, monkeypatch: pytest.Mo
     assert text(life, "fresh.txt") == "by the training"
     assert text(life, "big") == "a" * BIG
     assert os.path.isdir(life.work / "runs")
-    assert not (life.folder / "aside-0").exists()
+    assert not [*life.folder.glob("aside-*")]
 
 
 # --- handles ----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from everstep.train.script.arrival import Arriving
 from everstep.train.script.heads import Marker
 from everstep.train.script.moving import move_here
 from everstep.train.script.output import Launch, Output, Place, damage
-from everstep.train.script.ranks import Prepared, at_start, follow
+from everstep.train.script.ranks import Meeting, at_start, follow
 from everstep.train.script.refusal import refuse, refuse_use, tell_with
 from everstep.train.script.replay import Replaying
 from everstep.train.script.rewrite import Rewritten
@@ -87,7 +87,7 @@ class _Start:
         self.gang = self._gang()
         graph.refuse_with(refuse_use)
         self._folder = Folder(order.folder, self.reporter.warn)
-        self._prepared = Prepared(self.gang, order.folder, self._env)
+        self._meet = Meeting(self.gang, order.folder, self._env)
         self._opened: Opened | None = None
 
     def _gang(self) -> Gang:
@@ -185,7 +185,6 @@ class _Start:
         batches.install(replaying=saved is not None)
         loaderkind.install()
         output.begin(None if saved is None else saved["output"])
-        self._prepared.wait()
         sources.install()
         terminations.listen()
         return session, arriving
@@ -199,6 +198,7 @@ class _Start:
                 attempt=attempt,
                 position=lambda: Position(attempt, steps.count),
                 warn=self.reporter.warn,
+                meet=self._meet,
             )
         )
 

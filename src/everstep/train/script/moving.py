@@ -11,12 +11,10 @@ from everstep.train.script.path import Ended, Path
 
 
 def move_here(saved: dict[str, Any], place: Place) -> None:
-    """Change a save in place. What lies outside of the run's folders keeps its absolute path."""
+    """Change a save in place, but for what its files are. What lies outside of the run's folders stays there."""
     move = place.mover(saved["output"]["files"].get("place"))
     if move is None:
         return
-    for name in ("files", "open"):
-        saved["output"]["files"][name] = moved(saved["output"]["files"][name], move)
     saved["modes"] = {**saved["modes"], "folder": move(saved["modes"]["folder"])}
     saved["arguments"] = moved(saved["arguments"], move)
     saved["sources"] = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import pickle
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -75,37 +76,42 @@ def at_start(env: Mapping[str, str], where: str) -> Gang:
     raise Refused(f"{world} ranks cannot agree on where to continue: start them with torchrun, or by the agent")
 
 
-class Prepared:
-    """No rank runs the script before rank 0 has put aside what the run had written: ranks write to the same files.
+class Meeting:
+    """Where all ranks wait for each other while the script has no process group: in the launcher's store, or where the
+    agent numbers the attempt, in the checkpoint folder.
 
     Args:
         gang: the ranks at the start.
-        folder: the checkpoint folder, where they have nothing else in common.
+        folder: the checkpoint folder.
         env: of this process.
     """
 
     def __init__(self, gang: Gang, folder: Path, env: Mapping[str, str]) -> None:
         self._gang = gang
-        self._alone = gang.world_size > 1 and gang.group is None
-        self._mark = folder / "attempts" / f"{int(env.get(handshake.ENV_ATTEMPT) or 0):06d}.prepared"
-        if self._alone and gang.rank == 0:
-            self._mark.unlink(missing_ok=True)
+        self._by_folder = gang.world_size > 1 and gang.group is None
+        self._folder = folder / "meetings" / f"{int(env.get(handshake.ENV_ATTEMPT) or 0):06d}"
+        self._number = 0
+        if self._by_folder:
+            shutil.rmtree(self._mark(gang.rank).parent, ignore_errors=True)
 
-    def wait(self) -> None:
-        """This rank is prepared; returns when it may go on. Refuses if rank 0 never comes."""
-        if not self._alone:
+    def __call__(self) -> None:
+        """Returns when all ranks have called it so many times. Refuses if one never does."""
+        if not self._by_folder:
             self._gang.gather(None)
-        elif self._gang.rank == 0:
-            self._mark.touch()
-        else:
-            self._wait_for_mark()
-
-    def _wait_for_mark(self) -> None:
+            return
+        mark = self._mark(self._gang.rank)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
         deadline = time.monotonic() + _RECORD_PATIENCE_S
-        while not self._mark.exists():
-            if time.monotonic() > deadline:
-                refuse(f"rank 0 has not prepared the files of the run: {self._mark} is not there")
-            time.sleep(_LOOK_S)
+        for rank in range(self._gang.world_size):
+            while not self._mark(rank).exists():
+                if time.monotonic() > deadline:
+                    refuse(f"rank {rank} did not come: {self._mark(rank)} is not there")
+                time.sleep(_LOOK_S)
+        self._number += 1
+
+    def _mark(self, rank: int) -> Path:
+        return self._folder / f"{rank}" / f"{self._number}"
 
 
 def follow(

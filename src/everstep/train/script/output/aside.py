@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from everstep.train.script.output import durable
 from everstep.train.script.output.place import Place
@@ -45,22 +44,19 @@ class Entry:
 
 
 class Aside:
-    """The folder of one rank.
+    """What one rank has put aside in one place: on another machine other things are in the way.
 
     Args:
-        folder: where things are moved to.
+        folder: the checkpoint folder.
+        rank: of this process.
         place: where this launch runs.
     """
 
-    def __init__(self, folder: Path, place: Place) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, rank: int, place: Place) -> None:
         self._place = place
-        self.here = True
-        """False if what lies aside comes from another machine: its launch was killed before it was done."""
-        self._list = folder / "list.json"
+        self._folder = folder / f"aside-{rank}-{place.key}"
+        self._list = self._folder / "list.json"
         self.entries: dict[str, Entry] = {}
-        self._phase = "moving"
-        self._from: dict[str, Any] | None = None
 
     def load(self) -> bool:
         """Read the list that an unfinished relaunch left; whether there is one."""
@@ -68,9 +64,6 @@ class Aside:
             read = json.loads(self._list.read_text())
         except FileNotFoundError:
             return False
-        self._phase = read["phase"]
-        self._from = read.get("place")
-        self.here = self._place.is_here(self._from)
         entries = [Entry(**{**entry, "path": self._place.located(entry["path"])}) for entry in read["entries"]]
         self.entries = {entry.path: entry for entry in entries}
         return True
@@ -81,24 +74,32 @@ class Aside:
 
     def store(self, phase: str) -> None:
         """Write the list. Phases: ``moving`` (the script does not run), ``replaying``, ``restoring`` (it waits)."""
-        self._phase = phase
         self._folder.mkdir(parents=True, exist_ok=True)
         entries = [{**asdict(entry), "path": self._place.named(entry.path)} for entry in self.entries.values()]
-        place = self._from or self._place.described()
-        durable.write(self._list, json.dumps({"phase": phase, "place": place, "entries": entries}).encode())
+        durable.write(self._list, json.dumps({"phase": phase, "entries": entries}).encode())
 
-    def move(self) -> None:
-        """Move everything that is not aside yet; what lies at the place of what is, is the replay's, and goes."""
+    def move_files(self) -> None:
+        """Move every file that is not aside yet; what lies at the place of one that is, is the replay's, and goes."""
+        for entry in self.entries.values():
+            if not _is_folder(entry.path):
+                self._put_aside(entry)
+
+    def move_folders(self) -> None:
+        """The same for folders, with what is left in them. No rank may have files of its own there any more."""
         # Deepest first: a folder is moved when what we know of it has left.
         for entry in sorted(self.entries.values(), key=lambda entry: entry.path.count(os.sep), reverse=True):
-            held = self.held(entry)
-            if entry.kind == "none" or os.path.lexists(held):
-                if entry.kind != "tail":
-                    remove(entry.path)
-            elif entry.kind == "tail":
-                self._move_tail(entry)
-            elif os.path.lexists(entry.path):
-                self._move(entry.path, held)
+            if _is_folder(entry.path):
+                self._put_aside(entry)
+
+    def _put_aside(self, entry: Entry) -> None:
+        held = self.held(entry)
+        if entry.kind == "none" or os.path.lexists(held):
+            if entry.kind != "tail":
+                remove(entry.path)
+        elif entry.kind == "tail":
+            self._move_tail(entry)
+        elif os.path.lexists(entry.path):
+            self._move(entry.path, held)
 
     def _move_tail(self, entry: Entry) -> None:
         held = self.held(entry)
@@ -112,10 +113,12 @@ class Aside:
     def _move(self, path: str, held: Path) -> None:
         try:
             os.rename(path, held)
+        except FileNotFoundError:  # another rank was faster
+            return
         except OSError:  # another file system
             temporary = held.with_suffix(".tmp")
             remove(str(temporary))
-            if os.path.isdir(path) and not os.path.islink(path):
+            if _is_folder(path):
                 shutil.copytree(path, temporary, symlinks=True)
             else:
                 shutil.copy2(path, temporary, follow_symlinks=False)
@@ -127,17 +130,21 @@ class Aside:
         return self._folder / entry.name
 
     def done(self) -> None:
-        """Everything is in its place: forget what is aside."""
+        """Everything is in its place: forget what is aside, here and in other places."""
         with contextlib.suppress(FileNotFoundError):
             self._list.unlink()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in self._folder.parent.glob(f"{self._folder.name.rpartition('-')[0]}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
         self.entries = {}
-        self.here, self._from = True, None
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def remove(path: str) -> None:
     """Remove a file, a link, or a folder with all that is in it, if it is there."""
-    if os.path.isdir(path) and not os.path.islink(path):
+    if _is_folder(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(FileNotFoundError):

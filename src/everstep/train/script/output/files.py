@@ -18,7 +18,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from everstep.train.lineage import Position
 from everstep.train.script.output import events, handles, watch
 from everstep.train.script.output.aside import Aside, Entry, files_below, remove
 from everstep.train.script.output.journal import First, Journal, excluded, tail_digest
-from everstep.train.script.output.keeping import Keeping, look
+from everstep.train.script.output.keeping import Keeping, is_kept, look, matches
 from everstep.train.script.output.place import Place
 from everstep.train.script.output.putback import PutBack
 from everstep.train.script.output.store import Damaged, Store
@@ -45,6 +45,10 @@ def _nowhere() -> Position:
     return Position(0, 0)
 
 
+def _alone() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Launch:
     """What this launch of the script is.
@@ -56,6 +60,7 @@ class Launch:
         attempt: its number.
         position: of a save that is made now.
         warn: told what a user should know.
+        meet: waits for all ranks; called equally often by each.
     """
 
     folder: Path
@@ -63,7 +68,8 @@ class Launch:
     place: Place
     attempt: int = 0
     position: Callable[[], Position] = _nowhere
-    warn: Callable[[str], None] = field(default=_say)
+    warn: Callable[[str], None] = _say
+    meet: Callable[[], None] = _alone
 
 
 class Files:
@@ -75,7 +81,7 @@ class Files:
         self._launch = launch
         self._folder = os.path.realpath(folder)
         self._journal = Journal(folder, launch.rank, launch.place)
-        self._aside = Aside(folder / f"aside-{launch.rank}", launch.place)
+        self._aside = Aside(folder, launch.rank, launch.place)
         self._store = Store(folder, launch.rank, launch.attempt)
         self._keeping = Keeping(self._store, launch.warn)
         self._pid = os.getpid()
@@ -84,6 +90,7 @@ class Files:
         self._looked_at = -1
         self._in_middle: set[str] = set()
         self._saved_before = False
+        self._others: dict[int, Journal] = {}
 
     # --- told by the audit hook -------------------------------------------------------------------------------------
 
@@ -132,13 +139,20 @@ class Files:
         """Make the world that of the run's first start, and watch from now on."""
         self._journal.load()
         self._journal.mend()
-        of_replay = self._aside.load() and self._aside.here
+        of_replay = self._aside.load()
+        wanted = {} if saved is None else self._not_kept(saved)
         for number, first in self._movable():
-            if first.path not in self._aside.entries:
-                self._aside.add(self._entry(first, f"{number}", of_replay=of_replay))
+            # Somebody may have brought what the last relaunch had refused to go on without.
+            brought = first.path in wanted and matches(first.path, wanted[first.path])
+            if brought or first.path not in self._aside.entries:
+                self._aside.add(self._entry(first, f"{number}", of_replay=of_replay and not brought))
         if self._aside.entries:
             self._aside.store("moving")
-            self._aside.move()
+            self._aside.move_files()
+        # Several ranks write into the same folders: each takes its own files out first.
+        self._launch.meet()
+        if self._aside.entries:
+            self._aside.move_folders()
             for path in self._aside.entries:
                 self._first_state(self._journal.firsts[path])
             self._aside.store("replaying")
@@ -147,6 +161,8 @@ class Files:
         self._saved_before = saved is not None
         if saved is not None:
             self._store.adopt(name for state in saved["files"].values() for name in state.get("pieces") or ())
+        # No rank's script may see what another one is still putting aside.
+        self._launch.meet()
         watch.listen(self)
 
     def _movable(self) -> list[tuple[int, First]]:
@@ -237,11 +253,25 @@ class Files:
         firsts = self._journal.firsts
         folders = [path for path, first in firsts.items() if first.kind == "none" and os.path.isdir(path)]
         outer = [path for path in folders if not os.path.islink(path) and os.path.dirname(path) not in firsts]
-        found = (path for folder in outer for path in files_below(folder))
-        return [*islice((path for path in found if path not in firsts and not self._is_ours(path)), _MOST_UNSEEN)]
+        below = (path for folder in outer for path in files_below(folder) if path not in firsts)
+        found = [*islice((path for path in below if not excluded(path, self._folder)), _MOST_UNSEEN)]
+        if not found:
+            return []
+        # Each file is kept by one rank: by the one that has seen it, or else the lowest that has made its folder.
+        others = self._journals_of_others()
+        seen = {path for journal in others.values() for path in journal.firsts}
+        lower = [journal.firsts for rank, journal in others.items() if rank < self._launch.rank]
+        made = tuple(path + os.sep for firsts in lower for path, first in firsts.items() if first.kind == "none")
+        return [path for path in found if path not in seen and not path.startswith(made)]
 
-    def _is_ours(self, path: str) -> bool:
-        return excluded(path, self._folder)
+    def _journals_of_others(self) -> dict[int, Journal]:
+        for found in self._launch.folder.glob("files-*.jsonl"):
+            rank = int(found.stem.rpartition("-")[2])
+            if rank != self._launch.rank and rank not in self._others:
+                self._others[rank] = Journal(self._launch.folder, rank, self._launch.place)
+        for journal in self._others.values():
+            journal.load()
+        return self._others
 
     def _settle(self, files: dict[str, Any]) -> None:
         self._saved_before = True
@@ -255,12 +285,13 @@ class Files:
     def restored(self, saved: dict[str, Any]) -> None:
         """Put every file to what it was at the save; open handles go on in them."""
         self.unwatch()
+        here = self.is_here(saved)
+        saved = self._located(saved)
         self._journal.load()
         fds = handles.written_fds(self._journal.firsts)
         handles.flush(fds)
         if self._aside.load():
             self._aside.store("restoring")
-        here = self.is_here(saved) and self._aside.here
         put_back = PutBack(saved, (self._aside, self._journal, self._store), set(fds.values()), here=here)
         try:
             put_back.files()
@@ -270,6 +301,8 @@ class Files:
         handles.rejoin(fds, saved["open"])
         put_back.undo_later_ones()
         self._journal.restored(self._tainted)
+        # A rank that is ahead may write to what another one is still putting back.
+        self._launch.meet()
         self._aside.done()
         self._keeping.forget()
         self._noted.clear()
@@ -277,6 +310,20 @@ class Files:
             if path in self._tainted:
                 refuse(f"{path} is open for writing, but {self._tainted[path]}")
         watch.listen(self)
+
+    def _located(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """The same with the paths of this launch."""
+        move = self._launch.place.mover(saved.get("place"))
+        if move is None:
+            return saved
+        files = {
+            move(path): {**state, "target": move(state["target"])} if state["kind"] == "link" else state
+            for path, state in saved["files"].items()
+        }
+        return {**saved, "files": files, "open": [{**one, "path": move(one["path"])} for one in saved["open"]]}
+
+    def _not_kept(self, saved: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        return {path: state for path, state in self._located(saved)["files"].items() if not is_kept(state)}
 
     def unwatch(self) -> None:
         """What is written from now on is not the script's."""

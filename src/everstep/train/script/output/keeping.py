@@ -150,6 +150,13 @@ def is_kept(state: State) -> bool:
     return state["kind"] != "file" or state["content"] is not None or state["pieces"] is not None
 
 
+def matches(path: str, state: State) -> bool:
+    """True if the file is what it was, as far as its size and its sample tell."""
+    size: int = state["size"]
+    sample: str = state["sample"]
+    return os.path.isfile(path) and os.path.getsize(path) == size and sample_digest(path, size) == sample
+
+
 def look(path: str) -> os.stat_result | None:
     """What is at ``path`` (a link is itself), None for nothing."""
     try:

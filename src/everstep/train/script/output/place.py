@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,11 @@ class Place:
                 found[name] = real
         self._roots = dict(sorted(found.items(), key=lambda root: -len(root[1])))
         self._identity = [os.uname().nodename, *map(_identity, self._roots.values())]
+
+    @property
+    def key(self) -> str:
+        """Stands for these folders of this machine in names of files."""
+        return hashlib.sha256("/".join(self._identity).encode()).hexdigest()[:8]
 
     def described(self) -> dict[str, Any]:
         """For `is_here` and `mover` of a later launch. Plain data that goes through JSON unchanged."""

@@ -12,6 +12,7 @@ from typing import Any
 from everstep.train.script.output import events
 from everstep.train.script.output.aside import Aside, Entry, files_below, remove
 from everstep.train.script.output.journal import Journal, sample_digest
+from everstep.train.script.output.keeping import State, matches
 from everstep.train.script.output.store import Store
 from everstep.train.script.refusal import refuse
 
@@ -43,7 +44,7 @@ class PutBack:
         for path, state in sorted(self._saved["files"].items()):
             self._one(path, state)
 
-    def _one(self, path: str, state: dict[str, Any]) -> None:
+    def _one(self, path: str, state: State) -> None:
         entry = self._aside.entries.get(path)
         if state["kind"] == "none":
             remove(path)
@@ -58,7 +59,7 @@ class PutBack:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._file(path, entry, state)
 
-    def _file(self, path: str, entry: Entry | None, state: dict[str, Any]) -> None:
+    def _file(self, path: str, entry: Entry | None, state: State) -> None:
         if state["content"] is not None:
             self._write(path, [state["content"]], state)
         elif self._is_there(path, entry, state):
@@ -68,27 +69,27 @@ class PutBack:
         else:
             self._not_kept(path, entry, state)
 
-    def _write(self, path: str, contents: Iterable[bytes], state: dict[str, Any]) -> None:
+    def _write(self, path: str, contents: Iterable[bytes], state: State) -> None:
         _write_in_place(path, contents)
         os.chmod(path, state["mode"])
         self.tainted.pop(path, None)
 
-    def _is_there(self, path: str, entry: Entry | None, state: dict[str, Any]) -> bool:
+    def _is_there(self, path: str, entry: Entry | None, state: State) -> bool:
         """True if the file is what it was: left in place, made again by the setup, or put back from aside."""
         if entry is None or entry.kind == "none":
             trusted = entry is None and self._here and path not in self.tainted
             sure = trusted or state["pieces"] is None
-            return _matches(path, state) and (sure or self._store.equal(path, state["pieces"]))
+            return matches(path, state) and (sure or self._store.equal(path, state["pieces"]))
         if not self._here or not self._aside.held(entry).exists():
             return False
         return entry.begin <= state["size"] <= entry.size and self._only_grown(entry, state) and self._cut(entry, state)
 
-    def _cut(self, entry: Entry, state: dict[str, Any]) -> bool:
+    def _cut(self, entry: Entry, state: State) -> bool:
         """Put back what only grew, without what came after the save."""
         held = self._aside.held(entry)
         if entry.kind == "tail":
             _append(entry.path, held, state["size"] - entry.begin)
-            if _matches(entry.path, state):
+            if matches(entry.path, state):
                 return True
             os.truncate(entry.path, entry.begin)
         elif sample_digest(str(held), state["size"]) == state["sample"]:
@@ -96,9 +97,9 @@ class PutBack:
             return True
         return False
 
-    def _not_kept(self, path: str, entry: Entry | None, state: dict[str, Any]) -> None:
+    def _not_kept(self, path: str, entry: Entry | None, state: State) -> None:
         held = None if entry is None else self._aside.held(entry)
-        if not self._here and held is not None and _matches(str(held), state):
+        if not self._here and held is not None and matches(str(held), state):
             _place(held, path, state["size"], copy=path in self._opened)
         elif self._here and entry is not None and held is not None and held.exists():
             self._as_at_crash(path, entry, held)
@@ -131,7 +132,7 @@ class PutBack:
                 self.tainted[place] = "it was written past Python, after the save"
             shutil.move(one, place)
 
-    def _only_grown(self, entry: Entry, state: dict[str, Any]) -> bool:
+    def _only_grown(self, entry: Entry, state: State) -> bool:
         """Nothing but its end can have changed since the save."""
         if entry.changed_ns == state["changed_ns"] and entry.size == state["size"]:
             return True
@@ -164,12 +165,6 @@ class PutBack:
                 _write_in_place(path, [kept.read_bytes()])
             elif os.path.isfile(path) and os.path.getsize(path) > first.size:
                 os.truncate(path, first.size)
-
-
-def _matches(path: str, state: dict[str, Any]) -> bool:
-    size: int = state["size"]
-    sample: str = state["sample"]
-    return os.path.isfile(path) and os.path.getsize(path) == size and sample_digest(path, size) == sample
 
 
 def _write_in_place(path: str, contents: Iterable[bytes]) -> None:
