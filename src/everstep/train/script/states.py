@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import itertools
-import random
-import sys
 import types
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from everstep.train.script import mutables
+from everstep.train.script import generators, mutables
 
 _DEPTH = 4
 _WRAPPERS = (enumerate, zip, map, filter, reversed, itertools.islice, itertools.chain)
@@ -36,26 +31,13 @@ class States:
 
 def capture(iterable: Any) -> States:
     """The states now; ``iterable`` is searched for small state of its own. Draws nothing."""
-    process: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        # `numpy.random` is loaded, and seeded, by being asked for.
-        process["numpy"] = numpy.random.get_state(legacy=False)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        process["cuda"] = torch.cuda.get_rng_state_all()
-    return States(process, mutables.capture(roots) if (roots := _roots(iterable)) else {})
+    own = {} if iterable is None or not (roots := _roots(iterable)) else mutables.capture(roots)
+    return States(generators.states(), own)
 
 
 def restore(states: States, iterable: Any = None) -> None:
     """Set all generators back; ``iterable`` is what stands where the noted one stood, None to leave its state alone."""
-    process = states.process
-    random.setstate(process["python"])
-    torch.set_rng_state(process["torch"])
-    if "numpy" in process:
-        importlib.import_module("numpy").random.set_state(process["numpy"])
-    if "cuda" in process and torch.cuda.is_available():
-        for device, state in enumerate(process["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(state, device)
+    generators.restore(states.process)
     if states.own and iterable is not None:
         mutables.restore(_roots(iterable), states.own)
 
