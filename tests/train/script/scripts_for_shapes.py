@@ -27,6 +27,56 @@ def main():
 main()
 """
 
+STREAM = """
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Walk(IterableDataset):
+    def __init__(self):
+        self.level = 0.0
+        self.seen = []
+
+    def __iter__(self):
+        for i in range(15):
+            self.level = 0.9 * self.level + torch.randn(()).item()
+            self.seen.append((i, self.level))
+            yield torch.tensor([self.level] * 4)
+
+
+def train(x):
+    loss = (model[0](x).mean() - x.sum()).square()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+walk, held = Walk(), Walk()
+for epoch in range(2):
+    for x in DataLoader(walk, 4):
+        loss = train(x)
+    print(epoch, loss, walk.level, len(walk.seen))
+batches = iter(DataLoader(held, 2))
+while (x := next(batches, None)) is not None:
+    loss = train(x)
+print(loss, held.level, len(held.seen))
+"""
+
+SHARED_DRAWS = """
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Noise(IterableDataset):
+    def __iter__(self):
+        for _ in range(40):
+            yield torch.randn(4)
+
+
+for x in DataLoader(Noise(), 4):
+    loss = step()
+    print(loss, x.sum())
+"""
+
 PIPE = """
 import os
 

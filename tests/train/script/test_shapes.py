@@ -33,11 +33,20 @@ def line_of(drill: Drill, text: str) -> str:
     ("body", "stops"),
     [
         (bodies.COMPILED, (8, 5)),
+        (bodies.STREAM, (6, 5)),
+        (bodies.STREAM, (13,)),
     ],
 )
 def test_a_killed_script_ends_as_if_it_had_not_been(drill: Drill, body: str, stops: tuple[int, ...]) -> None:
     write(drill, body)
     survives(drill, *stops)
+
+
+def test_a_stream_that_draws_in_turns_with_the_training_is_not_saved_any_more_once_that_is_seen(drill: Drill) -> None:
+    """Also where it is a relaunch that saves next: the training had drawn before it."""
+    write(drill, bodies.SHARED_DRAWS)
+    drill.every_steps = 1
+    survives(drill, 5, 4)
 
 
 def test_what_could_not_be_restored_refuses_with_the_line_that_uses_it(drill: Drill) -> None:

@@ -109,6 +109,7 @@ def advance(iterator: Iterator[Any], count: int, saved: dict[str, Any] | None = 
         raise WrongData(f"the loop goes over {_name(iterator)} with other contents than before the save")
     if isinstance(iterator, Batches):
         iterator.restore(saved["loaders"].get((), {}) if saved else iterator.position(), count)
+        iterator.drain()
         return iterator
     if type(iterator) is _BY_INDEX:
         # Items are fetched by their number.
@@ -132,6 +133,7 @@ def _skip(iterator: Iterator[Any], count: int, saved: dict[str, Any] | None) -> 
     adopt(later, lambda: _take(iterator, count), may_be_left=count == 0)
     for batches in _loaders(iterator).values():
         batches.expect_no_placeholders()
+        batches.drain()
 
 
 def _drain(iterator: Watched, count: int, saved: dict[str, Any] | None) -> Iterator[Any]:
@@ -141,7 +143,6 @@ def _drain(iterator: Watched, count: int, saved: dict[str, Any] | None) -> Itera
             f"the iterator {_name(iterator.inner)} does not give the items it gave before the save; what it gives must "
             "depend on nothing but its arguments and the random state it begins with"
         )
-    iterator.draws = Draws()
     return iterator
 
 

@@ -6,8 +6,9 @@ draws is that of an undisturbed loader.
 A position is given back lazily: at the first batch after `Batches.restore` the loader is opened again with the random
 state, and the state of its samplers, that it was opened with; what was consumed is skipped without fetching (map-style
 data; with workers at most ``num_workers - 1`` batches are fetched and dropped, so that each batch meets the worker it
-would have met, in the random state it would have met it in) or fetched and dropped (``IterableDataset``). Afterwards
-the random state of the main process is what it was before.
+would have met, in the random state it would have met it in) or fetched and dropped (``IterableDataset``, which begins
+with the small state that it had then). Afterwards the random state of the main process is what it was before. A stream
+that is fetched in this process changes itself by that: `Batches.drain` does it before its state is written back.
 
 The order is verified by a chained checksum of all indices drawn (map-style) or batches given (streams); a difference
 is `WrongData`. Streams that draw from the global random state in turns with the training cannot be given back: that is
@@ -45,11 +46,18 @@ class _Mode:
 
     replaying = False
     tickets: deque[tuple[Position, int]] | None = None
+    refuse: Callable[[str], None] | None = None
 
 
-def install(*, replaying: bool) -> None:
-    """Let ``DataLoader.__iter__`` give `Batches`. While ``replaying``, workers are started at first use only."""
+def install(*, replaying: bool, refuse: Callable[[str], None] | None = None) -> None:
+    """Let ``DataLoader.__iter__`` give `Batches`.
+
+    Args:
+        replaying: workers are started at first use only.
+        refuse: told where a batch is asked for that cannot be given; it must not come back. None: `WrongData`.
+    """
     _Mode.replaying = replaying
+    _Mode.refuse = refuse
     DataLoader.__iter__ = _iterate  # type: ignore[method-assign, assignment]
 
 
@@ -62,6 +70,7 @@ def live() -> None:
 def uninstall() -> None:
     """Undo `install`. Iterators that exist stay what they are."""
     live()
+    _Mode.refuse = None
     DataLoader.__iter__ = _plain_iter  # type: ignore[method-assign]
 
 
@@ -97,6 +106,7 @@ class Batches(Iterator[Any]):
         self._indexed = not isinstance(loader.dataset, IterableDataset)
         self._roots = {f"sampler {n}": s for n, s in enumerate(samplers(loader)) if s is not loader.dataset}
         self._roots["generator"] = loader.generator
+        self._stream = {} if self._indexed else {"dataset": loader.dataset}
         self._tap = Tap(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
         self._tap.opened = self._note_seed
         if self._indexed:
@@ -112,8 +122,8 @@ class Batches(Iterator[Any]):
         self._pending: tuple[Position, int] | None = None
         self._expected: Position | None = None
         self._seed: torch.Tensor | None = None
-        self._first: dict[str, Any] | None = None
-        """The random states before the first batch, if it is drawn in this process."""
+        self._first: tuple[dict[str, Any], mutables.Saved] | None = None
+        """The random states, and the stream's own, before the first batch, if it is drawn in this process."""
         if at is None:
             self._begin()
         else:
@@ -144,12 +154,20 @@ class Batches(Iterator[Any]):
         if self._placeholders:
             self._placeholders -= 1
             return PLACEHOLDER
+        try:
+            return self._next()
+        except WrongData as error:
+            if _Mode.refuse is not None:
+                _Mode.refuse(f"a DataLoader cannot go on where it was: {error}")
+            raise
+
+    def _next(self) -> Any:
         if self._pending is not None:
             self._reopen()
         if self._inner is None:
             raise StopIteration
         if self._first is None and not self._workers:
-            self._first = randomness.capture()
+            self._first = randomness.capture(), self._stream_state()
         batch = self._fetch()
         if self._expected is not None and self._taken == self._expected["consumed"]:
             self._verify(self._expected)
@@ -172,6 +190,7 @@ class Batches(Iterator[Any]):
             "id": os.urandom(8).hex(),
             "random": randomness.capture(),
             "samplers": self._sampler_state(),
+            "stream": self._stream_state(),
         }
         self._first = None
         self._start_states = dict(self._states)
@@ -284,6 +303,9 @@ class Batches(Iterator[Any]):
     def _sampler_state(self) -> mutables.Saved:
         return mutables.capture(self._roots, arrays=True, beside=self._loader.dataset)
 
+    def _stream_state(self) -> mutables.Saved:
+        return mutables.capture(self._stream, arrays=True)
+
     def _moved(self) -> bool:
         assert self._pending is not None
         position, consumed = self._pending
@@ -336,7 +358,7 @@ class Batches(Iterator[Any]):
                 f"the loader has {self._workers} workers now, the checkpoint was written with {position['workers']}"
             )
         self._inner = None
-        self._made = {key: position[key] for key in ("id", "random", "samplers")}
+        self._made = {key: position[key] for key in ("id", "random", "samplers", "stream")}
         self._passes, self._seed, self._first = position["passes"], position["seed"], position["first"]
         self._start_states = dict(position["start_states"])
         self._reset_counters(consumed, position["states"])
@@ -347,19 +369,34 @@ class Batches(Iterator[Any]):
         mutables.restore(self._roots, position["samplers_now"])
         self._pending = position, consumed
 
+    def drain(self) -> None:
+        """Fetch and drop what was consumed of a stream in this process now, since the stream changes itself by that.
+
+        Raises:
+            WrongData: it does not give what it gave.
+        """
+        if self._pending is not None and self._drains(self._pending[1]):
+            self._reopen()
+
+    def _drains(self, consumed: int) -> bool:
+        return not self._indexed and not self._workers and consumed > 0 and not self._over
+
     def _reopen(self) -> None:
         assert self._pending is not None
         (position, consumed), self._pending = self._pending, None
         if self._over:
             return
-        now, samplers_now = randomness.capture(), self._sampler_state()
+        now, samplers_now, stream_now = randomness.capture(), self._sampler_state(), self._stream_state()
         try:
             randomness.restore(position["random"])
             mutables.restore(self._roots, position["samplers"])
+            mutables.restore(self._stream, position["stream"])
             self._skip(position, consumed)
         finally:
             randomness.restore(now)
             mutables.restore(self._roots, samplers_now)
+            if not self._drains(consumed):
+                mutables.restore(self._stream, stream_now)
 
     def _skip(self, position: Position, consumed: int) -> None:
         skip, states = self._reachable(position, consumed)
@@ -367,7 +404,9 @@ class Batches(Iterator[Any]):
         self._tap.skip = skip
         self._open(states if self._passes or skip else None)
         if position["first"] is not None:
-            randomness.restore(position["first"])
+            random_states, stream = position["first"]
+            randomness.restore(random_states)
+            mutables.restore(self._stream, stream)
         if self._indexed:
             # Workers have drawn ahead by now; without workers the skip is made here, before anything else draws.
             self._check = self._tap.skip_now()
@@ -378,7 +417,6 @@ class Batches(Iterator[Any]):
                 self._fetch()
             except StopIteration:
                 raise WrongData(f"the loader gives {self._taken} batches now, it gave {consumed} before") from None
-        self._draws = Draws()
         if consumed == position["consumed"]:
             self._verify(position)
         else:

@@ -182,7 +182,7 @@ class _Start:
         else:
             self.reporter.fact(handshake.FACT_RESTORED, base=None, restore_s=time.monotonic() - began)
         steps.watch()
-        batches.install(replaying=saved is not None)
+        batches.install(replaying=saved is not None, refuse=refuse_use)
         loaderkind.install()
         output.begin(None if saved is None else saved["output"])
         sources.install()

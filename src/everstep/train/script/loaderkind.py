@@ -25,8 +25,9 @@ class _BatchesHandler:
             raise graph.Hopeless("it is made in a pass that is not done again; make it before the loop")
         try:
             if obj is None:
-                return Batches(context.part(loader), position)
+                obj = Batches(context.part(loader), position)
             obj.restore(position)
+            obj.drain()
         except WrongData as error:
             refuse(f"an iterator over a DataLoader cannot go on where it was: {error}")
         return obj

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from everstep.train.script.graph import Poison
+
 Way = tuple[Any, ...]
 Saved = dict[Way, tuple[str, Any]]
 
@@ -88,6 +90,8 @@ def _walk(
     nodes = 0
     while queue and nodes < _MAX_NODES:
         way, thing, put = queue.popleft()
+        if type(thing) is Poison:
+            continue
         atom = isinstance(thing, _ATOMS)
         if not atom:
             if id(thing) in seen:
@@ -169,10 +173,11 @@ def _flat(thing: Any) -> bool:
 
 
 def _is_generator(thing: Any) -> bool:
-    if isinstance(thing, (torch.Generator, random.Random)):
+    cls = type(thing)  # not its __class__: to ask a `Poison` would be to use it
+    if issubclass(cls, (torch.Generator, random.Random)):
         return True
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(thing, (numpy.random.Generator, numpy.random.RandomState))
+    return numpy is not None and issubclass(cls, (numpy.random.Generator, numpy.random.RandomState))
 
 
 def _keep(thing: Any, arrays: bool) -> tuple[str, Any] | None:
