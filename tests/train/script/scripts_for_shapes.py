@@ -77,6 +77,24 @@ for x in DataLoader(Noise(), 4):
     print(loss, x.sum())
 """
 
+STRANGERS = """
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+for i in range(8):
+    print(i, step())
+"""
+
+FIT = """
+
+def fit():
+    for epoch in range(3):
+        for _ in range(4):
+            loss = step()
+        print(epoch, loss, weights())
+"""
+
 PIPE = """
 import os
 

@@ -49,6 +49,31 @@ def test_a_stream_that_draws_in_turns_with_the_training_is_not_saved_any_more_on
     survives(drill, 5, 4)
 
 
+def test_a_package_that_is_found_elsewhere_is_user_code_when_it_is_run(
+    drill: Drill, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    package = tmp_path_factory.mktemp("elsewhere") / "project"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("from project.loop import fit\n\nfit()\n")
+    (package / "loop.py").write_text(HEAD + bodies.FIT)
+    write(drill, bodies.FIT + "\n\nfit()\n")
+    rc, stdout = drill.plain()
+    drill.env["MODULES_IN"] = str(package.parent)
+    drill.target = ("-m", "project")
+    assert drill.launch(8) == -9
+    assert drill.launch() == rc, drill.said()
+    assert drill.resumed()
+    assert drill.log() == stdout
+
+
+def test_a_script_that_joins_ranks_of_which_its_launch_knows_nothing_is_not_saved(drill: Drill) -> None:
+    write(drill, bodies.STRANGERS)
+    assert drill.launch() == 0, drill.said()
+    assert drill.said().count("torch.distributed has 2 ranks here, this launch knows of 1") == 1
+    assert not list((drill.place / "saves").glob("*/*/manifest.json"))
+
+
 def test_what_could_not_be_restored_refuses_with_the_line_that_uses_it(drill: Drill) -> None:
     write(drill, bodies.PIPE)
     assert drill.launch(8) == -9

@@ -1,4 +1,5 @@
-"""Runs a script as ``python -m everstep.train.run`` does; with STOP_AT=N the process gets SIGNAL at its N-th step."""
+"""Runs a script as ``python -m everstep.train.run`` does; with STOP_AT=N the process gets SIGNAL at its N-th step.
+MODULES_IN stands for PYTHONPATH, which the process that these are forked from has read already."""
 
 from __future__ import annotations
 
@@ -27,4 +28,6 @@ def arm(stop_at: int, number: int) -> None:
 
 if "STOP_AT" in os.environ:
     arm(int(os.environ["STOP_AT"]), getattr(signal, os.environ.get("SIGNAL", "SIGKILL")))
+if "MODULES_IN" in os.environ:
+    sys.path.insert(1, os.environ["MODULES_IN"])
 main(sys.argv[1:])

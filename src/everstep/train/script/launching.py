@@ -34,7 +34,7 @@ from everstep.train.script.replay import Replaying
 from everstep.train.script.rewrite import Rewritten
 from everstep.train.script.saving import Saves, Settings
 from everstep.train.script.session import FORMAT, Parts, Session
-from everstep.train.script.sources import Source, Sources
+from everstep.train.script.sources import Source, Sources, package_folders
 from everstep.train.script.steps import Steps
 from everstep.train.script.stopping import Stopping
 
@@ -221,8 +221,9 @@ class _Start:
         return Sources(self._roots(), marker, loaded)
 
     def _roots(self) -> list[Path]:
-        here = [Path.cwd()]
-        return here if self._order.is_module else [*here, Path(self._order.target).resolve().parent]
+        order = self._order
+        own = package_folders(order.target) if order.is_module else [Path(order.target).resolve().parent]
+        return [Path.cwd(), *own]
 
     def main(self) -> tuple[CodeType, ModuleType]:
         """The script as the module ``__main__``, not run yet."""

@@ -76,6 +76,19 @@ def at_start(env: Mapping[str, str], where: str) -> Gang:
     raise Refused(f"{world} ranks cannot agree on where to continue: start them with torchrun, or by the agent")
 
 
+def strangers(world_size: int) -> str | None:
+    """Why a launch of so many ranks must not save: its script has joined others, of which each would save by itself.
+
+    None if it has not, as a script without a process group.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == world_size:
+        return None
+    return (
+        f"torch.distributed has {dist.get_world_size()} ranks here, this launch knows of {world_size}; "
+        "start them with torchrun, or by the agent"
+    )
+
+
 class Meeting:
     """Where all ranks wait for each other while the script has no process group: in the launcher's store, or where the
     agent numbers the attempt, in the checkpoint folder.

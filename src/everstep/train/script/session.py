@@ -20,7 +20,7 @@ from everstep.train.script.advance import position
 from everstep.train.script.heads import Heads, Record
 from everstep.train.script.output import Output
 from everstep.train.script.path import Path, Stranger, Turn, place, user_frames
-from everstep.train.script.ranks import MOST_POINTS, NOTHING, Apart, Votes, Wishes, joined
+from everstep.train.script.ranks import MOST_POINTS, NOTHING, Apart, Votes, Wishes, joined, strangers
 from everstep.train.script.refusal import leave, refuse
 from everstep.train.script.saving import Saves
 from everstep.train.script.setup import Setup
@@ -60,6 +60,10 @@ class Parts:
 
 class Unsafe(Exception):
     """No save can be made here; the text says why."""
+
+
+class Hindered(Unsafe):
+    """No save can be made anywhere as long as it lasts."""
 
 
 class NotNoted(Exception):
@@ -196,6 +200,8 @@ class Session:
             return self._state(record)
         except NotNoted:
             return None
+        except Hindered as reason:
+            self._give_up(str(reason))
         except Unsafe as reason:
             self._complain(str(reason), now)
         except Exception as error:
@@ -204,7 +210,7 @@ class Session:
         return None
 
     def _state(self, record: Record) -> dict[str, Any]:
-        self._check_threads()
+        self._check_process()
         stack = self._frames(record)
         path = self._path(stack)
         parts = self._parts
@@ -246,17 +252,20 @@ class Session:
         turns = tuple(_turn(record, depths, innermost=record is records[-1]) for record in records[1:])
         return Path(tuple(place(frame) for frame in stack), turns, tuple(records[0].ended))
 
-    def _check_threads(self) -> None:
+    def _check_process(self) -> None:
+        others = strangers(self._parts.gang.world_size)
+        if others is not None:
+            raise Hindered(f"no save can be made: {others}")
         main = threading.main_thread()
         for thread in threading.enumerate():
             if thread is not main and not _helps(thread):
-                raise Unsafe(f"no save can be made while a thread of the script is alive: {thread.name}")
+                raise Hindered(f"no save can be made while a thread of the script is alive: {thread.name}")
 
     def _complain(self, reason: str, now: float) -> None:
         """Tell once, when it lasts: one head in a callback says nothing about the next."""
         if self._unsafe_since is None:
             self._unsafe_since = now
-        if now - self._unsafe_since >= _PATIENCE_S or "thread" in reason:
+        if now - self._unsafe_since >= _PATIENCE_S:
             self._give_up(reason)
 
     def _nowhere(self) -> None:

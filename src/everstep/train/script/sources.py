@@ -125,6 +125,19 @@ class _Loader(importlib.machinery.SourceFileLoader):
         exec(code, vars(module))
 
 
+def package_folders(module: str) -> list[Path]:
+    """Where the top-level package of a module lies (a namespace package in several places), or the module's own folder.
+
+    Empty if there is no such module; nothing is imported.
+    """
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return [Path(folder).resolve() for folder in spec.submodule_search_locations]
+    return [] if spec.origin is None else [Path(spec.origin).resolve().parent]
+
+
 def _foreign_roots() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
