@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from everstep.model.handshake import ENV_ATTEMPT
+from everstep.train.gang import Gang
 from everstep.train.script.output import Launch, Output, Place
+from everstep.train.script.ranks import Meeting
 
 Step = Callable[[], Any]
 
@@ -24,12 +27,20 @@ class Life:
     Args:
         work: the working folder.
         folder: the checkpoint folder; ``work/.ck`` for None.
+        rank: of the processes.
+        ranks: that run together.
+        attempt: of ranks that run together; grows from life to life.
     """
 
-    def __init__(self, work: Path, folder: Path | None = None) -> None:
+    def __init__(
+        self, work: Path, folder: Path | None = None, *, rank: int = 0, ranks: int = 1, attempt: int = 0
+    ) -> None:
         self.work = work
         self.folder = folder or work / ".ck"
-        self._saved = self.folder / "position.pickle"  # not a file of the run
+        self.rank = rank
+        self._ranks = ranks
+        self._attempt = attempt
+        self._saved = self.folder / f"position-{rank}.pickle"  # not a file of the run
 
     def elsewhere(self, work: Path) -> Life:
         """The same run in another working folder, which is made."""
@@ -50,6 +61,10 @@ class Life:
         Returns:
             The exit code, 0 if it came to the end.
         """
+        return self.wait(self.start(setup, *stretches, until=until))
+
+    def start(self, setup: Step, *stretches: Step, until: str = "end") -> int:
+        """The same without waiting; the process."""
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -59,6 +74,11 @@ class Life:
                 traceback.print_exc()
             finally:
                 os._exit(code)
+        return pid
+
+    @staticmethod
+    def wait(pid: int) -> int:
+        """The exit code of a process that was started."""
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def _run(self, setup: Step, stretches: tuple[Step, ...], until: str) -> int:
@@ -66,7 +86,9 @@ class Life:
         null = os.open("/dev/null", os.O_RDWR)
         os.dup2(null, 1)
         saved = self.saved()
-        output = Output(Launch(self.folder, 0, Place({"work": self.work})))
+        gang = Gang(self.rank, self._ranks)
+        meet = Meeting(gang, self.folder, {ENV_ATTEMPT: f"{self._attempt}"})
+        output = Output(Launch(self.folder, self.rank, Place({"work": self.work}), meet=meet))
         output.begin(None if saved is None else saved["output"])
         state = setup()
         if until == "replay":

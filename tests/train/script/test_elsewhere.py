@@ -142,7 +142,7 @@ def test_a_damaged_piece_is_told_before_anything_is_changed(life: Life, tmp_path
     assert not damage(Launch(life.folder, 0, Place({"work": other.work})), saved)
     (piece,) = (life.folder / "files/0").iterdir()
     whole = piece.read_bytes()
-    piece.write_bytes(b"x" + whole[1:])
+    piece.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     assert str(piece) in damage(Launch(life.folder, 0, Place({"work": other.work})), saved)
     assert not damage(Launch(life.folder, 0, Place({"work": life.work})), saved), "here the file itself is there"
     assert other(nothing, nothing) == 76
@@ -230,3 +230,36 @@ def test_paths_in_objects_move(tmp_path: Path) -> None:
     relocate(captured, lambda path: path.replace("/old/root", "/new", 1))
     (restored,) = restore(captured, [Space("module m", {})])
     assert restored.values == values("/new")
+
+
+# --- several ranks ----------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_write_into_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
+    def setup(rank: int, attempt: int) -> Callable[[], TextIO]:
+        def run() -> TextIO:
+            assert not os.path.exists(f"runs/small-{rank}"), "what the run wrote is aside"
+            # At the first start the other rank may be at work already.
+            assert attempt == 1 or not os.path.exists(f"runs/small-{1 - rank}"), "and what another rank wrote"
+            os.makedirs("runs", exist_ok=True)
+            return open(f"runs/log-{rank}", "w")
+
+        return run
+
+    def work(rank: int) -> Callable[[TextIO], None]:
+        def run(log: TextIO) -> None:
+            log.write(f"{rank}" * BIG)
+            log.flush()
+            with open(f"runs/small-{rank}", "a") as small:
+                small.write("x")
+
+        return run
+
+    for attempt, name in enumerate(["a", "a", "b", "a"], 1):
+        (tmp_path / name).mkdir(exist_ok=True)
+        lives = [Life(tmp_path / name, tmp_path / "saves", rank=rank, ranks=2, attempt=attempt) for rank in (0, 1)]
+        started = [life.start(setup(life.rank, attempt), work(life.rank), work(life.rank)) for life in lives]
+        assert [life.wait(pid) for life, pid in zip(lives, started, strict=True)] == [0, 0]
+    for rank in (0, 1):
+        assert (tmp_path / f"a/runs/small-{rank}").read_text() == "x" * 5
+        assert (tmp_path / f"a/runs/log-{rank}").read_text() == f"{rank}" * BIG * 5

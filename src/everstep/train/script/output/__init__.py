@@ -7,10 +7,14 @@ writes during the replay does not survive.
 
 Seen are files that Python opens, renames, removes or truncates, in this process and in its forked children (loader
 workers), and those of ``torch.save`` and ``torch.jit.save``. **Not seen** are files written by programs that the script
-starts and by C libraries (HDF5, sqlite, safetensors): where they lie in a folder that the run made they are kept as
-they were at the crash, and reading one that changed after the save is refused; elsewhere they are not touched at all.
-A big file (over 1 MiB) that was written otherwise than at its end after the save cannot be put back: it is *tainted*,
-and reading it before it is written anew ends the process with code 76.
+starts and by C libraries (HDF5, sqlite, safetensors): where they lie in a folder that the run made they are kept as the
+others are, and what was made after the save stays as it was at the crash, but must not be read; elsewhere they are not
+touched, and do not follow the run to another machine.
+
+What a save needs of bigger files lies beside the checkpoints (see `store`), so that a relaunch on another machine, or
+in another folder, finds all that the run wrote. A file for which there was no room (256 MiB in all) must be where it
+was: one that was written otherwise than at its end after the save cannot be put back then. It is *tainted*, and reading
+it before it is written anew ends the process with code 76, as does its absence on another machine.
 """
 
 from __future__ import annotations

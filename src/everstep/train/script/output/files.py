@@ -27,7 +27,7 @@ from everstep.train.lineage import Position
 from everstep.train.script.output import events, handles, watch
 from everstep.train.script.output.aside import Aside, Entry, files_below, remove
 from everstep.train.script.output.journal import First, Journal, excluded, tail_digest
-from everstep.train.script.output.keeping import Keeping, is_kept, look, matches
+from everstep.train.script.output.keeping import Keeping, is_kept, look, matches, pieces_of
 from everstep.train.script.output.place import Place
 from everstep.train.script.output.putback import PutBack
 from everstep.train.script.output.store import Damaged, Store
@@ -160,7 +160,7 @@ class Files:
             self._aside.done()
         self._saved_before = saved is not None
         if saved is not None:
-            self._store.adopt(name for state in saved["files"].values() for name in state.get("pieces") or ())
+            self._store.adopt(pieces_of(saved["files"]))
         # No rank's script may see what another one is still putting aside.
         self._launch.meet()
         watch.listen(self)
@@ -227,9 +227,8 @@ class Files:
         fds = handles.written_fds(self._journal.firsts)
         handles.flush(fds)
         opened = handles.describe(fds)
-        self._store.collect()
-        files = self._keeping.states([*self._journal.firsts, *self._unseen()], self._rewritten(opened))
-        self._store.refer(self._launch.position(), (n for s in files.values() for n in s.get("pieces") or ()))
+        paths = [*self._journal.firsts, *self._unseen()]
+        files = self._keeping.states(paths, self._rewritten(opened), self._launch.position())
         if not self._saved_before:
             self._settle(files)
         self._noted.clear()
@@ -245,8 +244,8 @@ class Files:
     def _rewritten(self, opened: list[dict[str, Any]]) -> Callable[[str], bool]:
         """Whether a file may have changed elsewhere than at its end since the last save."""
         before, self._in_middle = self._in_middle, {one["path"] for one in opened if not one["appends"]}
-        free = before | self._in_middle
-        return lambda path: path in free or self._journal.rewritten.get(path, -1) >= self._looked_at
+        free, journal, since = before | self._in_middle, self._journal, self._looked_at
+        return lambda path: path in free or path not in journal.firsts or journal.rewritten.get(path, -1) >= since
 
     def _unseen(self) -> list[str]:
         """Files that were written past Python, in folders that the run has made."""
@@ -339,7 +338,7 @@ def damage(launch: Launch, saved: Mapping[str, Any]) -> str:
     try:
         for state in saved["files"].values():
             for _ in store.contents(state.get("pieces") or (), state.get("size", 0)):
-                pass
+                pass  # reading it is the check
     except Damaged as error:
         return str(error)
     return ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everstep.train.lineage import Position
 from everstep.train.script.output.journal import SMALL, sample_digest
 from everstep.train.script.output.store import PIECE, Store
 
@@ -46,13 +47,15 @@ class Keeping:
         self._described.clear()
         self._kept.clear()
 
-    def states(self, paths: Iterable[str], rewritten: Callable[[str], bool]) -> dict[str, State]:
+    def states(self, paths: Iterable[str], rewritten: Callable[[str], bool], position: Position) -> dict[str, State]:
         """What the files are now.
 
         Args:
             paths: real paths; need not exist.
             rewritten: whether one may have changed elsewhere than at its end since the last call.
+            position: of the save; what is in the store for it stays as long as the save.
         """
+        self._store.collect()
         in_save, in_store, files = IN_SAVE, IN_STORE, 0
         found: dict[str, State] = {}
         for path in sorted(paths, key=changed_ns, reverse=True):
@@ -65,6 +68,11 @@ class Keeping:
                 files += 1
             in_save -= len(state.get("content") or b"")
             found[path] = state
+        try:
+            self._store.refer(position, pieces_of(found))
+        except OSError as error:
+            self._warn(f"the script's bigger files are not kept in the checkpoint: {error.strerror or error}")
+            found = {path: {**state, "pieces": None} for path, state in found.items()}
         self._tell(found)
         return found
 
@@ -148,6 +156,11 @@ def _begins_with(path: str, size: int, kept: _Kept) -> bool:
 def is_kept(state: State) -> bool:
     """False for a file whose contents are not in the checkpoint."""
     return state["kind"] != "file" or state["content"] is not None or state["pieces"] is not None
+
+
+def pieces_of(states: Mapping[str, State]) -> list[str]:
+    """The pieces in the store of all these files."""
+    return [name for state in states.values() for name in state.get("pieces") or ()]
 
 
 def matches(path: str, state: State) -> bool:

@@ -97,24 +97,33 @@ class Store:
             return all(hashlib.sha256(file.read(PIECE)).hexdigest() == _digest(name) for name in names)
 
     def refer(self, position: Position, names: Iterable[str]) -> None:
-        """Note durably what the checkpoint at ``position``, which is about to be written, needs."""
+        """Note durably what the checkpoint at ``position``, which is about to be written, needs.
+
+        Raises:
+            OSError: the disk's.
+        """
         wanted = set(names)
         path = self._root / position.folder / self._list
-        # An attempt that is started again comes by here again; what it published then is not written again.
-        wanted |= set(_names(path))
+        with contextlib.suppress(ValueError):
+            # An attempt that is started again comes by here again; what it published then is not written again.
+            wanted |= set(_names(path))
         if wanted:
             path.parent.mkdir(parents=True, exist_ok=True)
             durable.write(path, json.dumps(sorted(wanted)).encode())
             durable.sync_folder(self._folder)
 
     def collect(self) -> None:
-        """Delete the pieces that no checkpoint needs, unless a newer attempt has begun."""
+        """Delete the pieces that no checkpoint needs, unless a newer attempt has begun or a list cannot be read."""
         present = {path.name for path in self._folder.glob("*")}
-        needed = {name for path in self._root.glob(f"*/*/{self._list}") for name in _names(path)}
-        if self._superseded():
+        if not present:
             return
-        for name in present - needed:
-            with contextlib.suppress(FileNotFoundError):
+        try:
+            needed = {name for path in self._root.glob(f"*/*/{self._list}") for name in _names(path)}
+        except (OSError, ValueError):
+            return
+        # What is listed above was there before the last look for newer attempts: theirs is not among it.
+        for name in () if self._superseded() else present - needed:
+            with contextlib.suppress(OSError):
                 os.unlink(self._folder / name)
             self._known.pop(_digest(name), None)
 
