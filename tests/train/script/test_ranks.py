@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from everstep.train.attempt import Refused
 from everstep.train.gang import Gang
@@ -140,3 +141,26 @@ def test_without_a_process_group_there_is_no_vote() -> None:
     assert votes.due()
     with pytest.raises(Apart):
         votes.vote(Wishes(save=True, stop=False, hold=False), 3)
+
+
+def _runners() -> int:
+    """Threads of this process that gloo groups keep."""
+    return sum("gloo" in task.read_text() for task in Path("/proc/self/task").glob("*/comm"))
+
+
+@pytest.mark.parametrize("destroyed", [False, True])
+def test_no_thread_of_the_votes_is_left_behind_the_script(destroyed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        before = _runners()
+        votes = Votes(lambda: Gang(group=dist.new_group(backend="gloo")))
+        votes.vote(Wishes(save=True, stop=False, hold=False), 3)
+        assert _runners() > before > 0
+        if destroyed:
+            dist.destroy_process_group()
+        votes.close()
+        assert _runners() == (0 if destroyed else before)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -264,11 +264,13 @@ def _run(start: _Start, session: Session, arriving: Arriving | None) -> None:
         if session.heads.replay is not None and arriving is not None:
             traceback.print_exc()
             arriving.never(f"the script ended by {type(error).__name__}: {error}")
-        start.reporter.flush()
         raise
-    if session.heads.replay is not None and arriving is not None:
-        arriving.never("the script came to its end")
-    start.reporter.flush()
+    else:
+        if session.heads.replay is not None and arriving is not None:
+            arriving.never("the script came to its end")
+    finally:
+        start.reporter.flush()
+        session.close()
 
 
 def _execute(code: CodeType, names: dict[str, Any]) -> None:

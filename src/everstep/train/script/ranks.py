@@ -8,6 +8,7 @@ the ranks count their safe points, which are the same on all of them, and each v
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import pickle
@@ -205,6 +206,14 @@ class Votes:
         """All ranks; made by the first vote."""
         assert self._gang is not None
         return self._gang
+
+    def close(self) -> None:
+        """Let go of the groups: their threads must not outlive the interpreter, which would abort the process."""
+        groups = [self._group, None if self._gang is None else self._gang.group]
+        self._gang = self._group = None
+        while groups:
+            with contextlib.suppress(ValueError):  # the script has destroyed all groups, ours among them
+                dist.destroy_process_group(groups.pop() or dist.GroupMember.NON_GROUP_MEMBER)
 
     def due(self) -> bool:
         """Counts a safe point; true if the ranks vote at it."""

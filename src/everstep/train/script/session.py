@@ -95,6 +95,11 @@ class Session:
         self._setup.made = made
         self._resumed = True
 
+    def close(self) -> None:
+        """The script is over."""
+        if self._votes is not None:
+            self._votes.close()
+
     # --- safe points -----------------------------------------------------------------------------------------------
 
     def passed(self, record: Record) -> None:
