@@ -234,3 +234,57 @@ def main():
 
 main()
 """
+
+LARGE_SWAPPED = """
+a, b = torch.linspace(0, 1, 1 << 19), torch.linspace(3, 4, 1 << 19)
+for epoch in range(4):
+    a, b = b, a
+    for i in range(3):
+        print(step(float(a[i])))
+"""
+
+LARGE_HANDED_DOWN = """
+class Store:
+    data = None
+
+
+def fit(data, rounds):
+    for i in range(rounds):
+        part = data[i:]
+        loss = step(1 + float(part[0]))
+    return loss
+
+
+def main():
+    data = torch.linspace(0, 1, 1 << 20)
+    print(fit(data, 4))
+    Store.data = data
+    Store.more = torch.linspace(0, 2, 1 << 20)
+    for epoch in range(3):
+        print(fit(Store.data, 3), fit(Store.more, 2), data.sum().item())
+
+
+main()
+"""
+
+LARGE_IN_LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+
+data = torch.linspace(0, 1, 1 << 20).view(-1, 1 << 17)
+loader = DataLoader(TensorDataset(data), batch_size=2, shuffle=True)
+del data
+for epoch in range(3):
+    for (batch,) in loader:
+        print(step(1 + float(batch.mean())))
+"""
+
+LARGE_TURNED = """
+import numpy as np
+
+data = np.linspace(0, 1, 1 << 18)
+for epoch in range(5):
+    np.negative(data, out=data)
+    for i in range(3):
+        print(step(1 + float(data[i])))
+print(data.sum())
+"""

@@ -75,6 +75,21 @@ def test_large_data_of_the_setup_is_saved_only_if_it_was_changed(drill: Drill, c
         assert 0 < max(shards) < 1 << 20
 
 
+@pytest.mark.parametrize("body", [bodies.LARGE_SWAPPED, bodies.LARGE_HANDED_DOWN, bodies.LARGE_IN_LOADER])
+def test_large_data_of_the_setup_wherever_it_goes(drill: Drill, body: str) -> None:
+    write(drill, body)
+    drill.every_steps = 2
+    survives(drill, 7, 3)
+
+
+def test_large_data_that_was_as_the_setup_had_made_it_by_chance_is_refused(drill: Drill) -> None:
+    write(drill, bodies.LARGE_TURNED)
+    drill.every_steps = 4
+    # Saved where it was turned twice; the relaunch turns it on its way, once.
+    assert drill.launch(6) == -9
+    refused(drill, "module __main__: data", "came out different this time")
+
+
 def test_sigterm_saves_at_the_next_safe_point_and_exits_75(drill: Drill) -> None:
     write(drill, bodies.NESTED)
     drill.every_steps = 1000

@@ -143,7 +143,8 @@ class Heads:
         stack: records of the active loops; the first is the root.
         replay: set while a relaunch makes its way to the saved loop.
         inert: nothing is recorded any more, as in forked children.
-        entering: called with its frame when an outermost loop is entered, until the first step; not in a relaunch.
+        entering: called when an outermost loop is entered, until the first step, with its frame, or None if the loop
+            never stepped before and is not noted any more; not in a relaunch.
     """
 
     def __init__(self, steps: Steps, passed: Callable[[Record], None]) -> None:
@@ -152,7 +153,7 @@ class Heads:
         self.stack: list[Record] = [Record(None, None, 0, 0)]
         self.replay: Replay | None = None
         self.inert = False
-        self.entering: Callable[[FrameType], None] | None = None
+        self.entering: Callable[[FrameType | None], None] | None = None
         self.main = threading.get_ident()
         self.leaving: tuple[FrameType, Any] | None = None
         os.register_at_fork(after_in_child=self._forked)
@@ -175,9 +176,7 @@ class Heads:
         record.length = _length(iterable)
         if self.replay is not None:
             return self.replay.enter_for(record, iterable)
-        self._enter(frame)
-        if self._worth_noting(loop):
-            record.start = states.capture(iterable)
+        record.start = self._noted_start(loop, frame, iterable)
         record.iterator = watch(iter(iterable))
         if record.start is not None and type(iterable) in _NEVER_DRAW:
             record.noting, record.before, record.before_at = True, record.start, 0
@@ -190,20 +189,20 @@ class Heads:
         record = self.record(loop, frame)
         if self.replay is not None:
             return self.replay.enter_while(record)
-        self._enter(frame)
-        if self._worth_noting(loop):
-            record.start = states.capture(None)
+        record.start = self._noted_start(loop, frame, None)
         self._note_first(record)
         self.stack.append(record)
         record.begun = 1
         return True
 
-    def _enter(self, frame: FrameType) -> None:
+    def _noted_start(self, loop: Loop, frame: FrameType, iterable: Any) -> states.States | None:
+        noted = self._worth_noting(loop)
         if self.entering is not None and len(self.stack) == 1:
             if self.steps.count:
                 self.entering = None
             else:
-                self.entering(frame)
+                self.entering(frame if noted else None)
+        return states.capture(iterable) if noted else None
 
     def _worth_noting(self, loop: Loop) -> bool:
         if loop.stepping:

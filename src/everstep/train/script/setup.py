@@ -34,10 +34,10 @@ class Setup:
         self._bottom = bottom
         self._spent_s = 0.0
 
-    def entering(self, frame: FrameType) -> None:
-        """An outermost loop in this frame is entered, and no step was done yet."""
+    def entering(self, frame: FrameType | None) -> None:
+        """An outermost loop in this frame is entered, and no step was done yet; None: it is not worth a look."""
         self.made = {}
-        if self._spent_s > _MOST_S:
+        if frame is None or self._spent_s > _MOST_S:
             return
         began = time.monotonic()
         # Whether it matters that the stack cannot be entered again, or that an object raises when it is looked at, is

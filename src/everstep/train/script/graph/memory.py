@@ -262,7 +262,7 @@ class Targets:
         if digest_of(target.cpu()) != made.digest:
             raise Unrestorable(
                 f"{made.where}: {region.length} bytes that the script makes before its loops came out different this "
-                "time; seed what they depend on, and fill what torch.empty made"
+                "time; seed what they depend on, fill what torch.empty made, and change them back and forth nowhere"
             )
         self._writes.made[region.device, target.data_ptr(), region.length] = made
 
