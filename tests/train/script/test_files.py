@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,22 @@ def test_small_files_are_those_of_the_save(life: Life) -> None:
     assert names == ["best.pt", "best.txt", "gone.txt", "renamed.txt"]
     assert text(life, "best.txt") == "epoch 1"
     assert torch.load(life.work / "best.pt") == {"epoch": 1}
+
+
+def test_a_folder_that_is_removed_after_the_save_is_there_again(life: Life) -> None:
+    """`shutil.rmtree` names what it removes relative to an open folder."""
+
+    def before() -> None:
+        os.makedirs("deep/er")
+        Path("deep/er/file").write_text("kept")
+
+    (life.work / "old").mkdir()
+    (life.work / "old/file").write_text("old")
+    life(nothing, before, lambda: [shutil.rmtree(name) for name in ("deep", "old")])
+    assert life(nothing, nothing) == 0
+    assert text(life, "deep/er/file") == "kept"
+    assert text(life, "old/file") == "old"
+    assert sorted(os.listdir(life.work)) == [".ck", "deep", "old"]
 
 
 def test_what_the_replay_writes_does_not_survive(life: Life) -> None:

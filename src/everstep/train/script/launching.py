@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import pickle
 import sys
@@ -82,6 +83,7 @@ class _Start:
         self._env = os.environ
         self._place = Place(dict(zip(("work", "script"), self._roots(), strict=False)))
         report_dir = self._env.get(handshake.ENV_REPORT_DIR)
+        _keep_out_of_the_scripts_logs()
         self.reporter = Reporter(Path(report_dir) if report_dir else None, int(self._env.get("RANK") or 0))
         tell_with(self.reporter.refuse)
         self.gang = self._gang()
@@ -254,6 +256,14 @@ class _Start:
             raise SystemExit(2)
         module.__dict__.update(__file__=spec.origin, __spec__=spec, __package__=spec.parent)
         return spec.origin
+
+
+def _keep_out_of_the_scripts_logs() -> None:
+    """What we say goes to stderr, not to handlers of the script's: its log files are those of a plain run."""
+    logger = logging.getLogger("everstep.train")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
 
 
 def _run(start: _Start, session: Session, arriving: Arriving | None) -> None:

@@ -155,34 +155,42 @@ class _GeneratorKind(Kind):
 
 
 class _FileKind(Kind):
-    """Open files: path, mode and offset; in place if the relaunch opened the same path in the same mode."""
+    """Files: name, mode and offset; in place if the relaunch opened the same name in the same mode, else opened again.
+
+    A closed one has no offset. Where it lies is kept as well, since a name may be relative to a folder that was left.
+    """
 
     name = "file"
 
     def take(self, thing: Any, saving: Saving) -> Taken:
+        name, mode = getattr(thing, "name", ""), str(getattr(thing, "mode", ""))
+        text = (thing.encoding, thing.errors) if isinstance(thing, io.TextIOWrapper) else (None, None)
         if thing.closed:
-            return (str(getattr(thing, "name", "")), str(getattr(thing, "mode", "")), None), ()
-        if not isinstance(getattr(thing, "name", None), str) or not thing.seekable():
+            return (str(name), mode, None, "", text), ()
+        if not isinstance(name, str) or not thing.seekable():
             raise Hopeless("a pipe or a file without a path cannot be opened again")
         if not thing.readable():
             thing.flush()
-        return (thing.name, thing.mode, thing.tell()), ()
+        return (name, mode, thing.tell(), os.path.realpath(f"/proc/self/fd/{thing.fileno()}"), text), ()
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
-        name, mode, offset = extra
+        name, mode, offset, *_ = extra
         same = (getattr(fresh, "name", None), getattr(fresh, "mode", None)) == (name, mode)
         return () if same and fresh.closed == (offset is None) else None
 
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
-        name, mode, offset = extra
+        name, mode, offset, path, (encoding, errors) = extra
         if offset is None:
-            made = io.BytesIO()
-            made.close()
-            return made
-        try:
-            return open(name, mode.replace("w", "r+") if "+" not in mode else mode.replace("w", "r"))
-        except OSError as error:
-            raise Hopeless(f"the file {name} cannot be opened again ({error.strerror})") from None
+            with open(os.devnull, mode.replace("x", "w"), encoding=encoding, errors=errors) as made:
+                pass
+        else:
+            again = mode.replace("x", "w").replace("w", "r" if "+" in mode else "r+")
+            try:
+                made = open(path, again, encoding=encoding, errors=errors)  # noqa: SIM115  # the script closes it
+            except OSError as error:
+                raise Hopeless(f"the file {path} cannot be opened again ({error.strerror})") from None
+        _rename(made, name)
+        return made
 
     def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
         if extra[2] is not None:
@@ -190,6 +198,12 @@ class _FileKind(Kind):
 
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
         return ""
+
+
+def _rename(file: Any, name: str) -> None:
+    raw = file.buffer if isinstance(file, io.TextIOWrapper) else file
+    raw = raw if isinstance(raw, io.FileIO) else raw.raw
+    raw.name = name
 
 
 def _numpy_state() -> object:

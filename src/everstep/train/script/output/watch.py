@@ -72,20 +72,24 @@ def _open(listener: Listener, path: Any, mode: Any, flags: Any) -> None:
         listener.changes(text, "append" if flags & os.O_APPEND else "update")
 
 
-def _rename(listener: Listener, source: Any, target: Any, *folders: Any) -> None:
-    one, other = _name(source), _name(target)
+def _rename(listener: Listener, source: Any, target: Any, source_fd: Any = -1, target_fd: Any = -1) -> None:
+    one, other = _name(source, source_fd), _name(target, target_fd)
     if one is not None and other is not None:
         listener.moves(one, other)
 
 
-def _made(listener: Listener, source: Any, target: Any, *folders: Any) -> None:
-    text = _name(target)
+def _linked(listener: Listener, source: Any, target: Any, source_fd: Any = -1, target_fd: Any = -1) -> None:
+    _symlinked(listener, source, target, target_fd)
+
+
+def _symlinked(listener: Listener, source: Any, target: Any, folder_fd: Any = -1) -> None:
+    text = _name(target, folder_fd)
     if text is not None:
         listener.changes(text, "write")
 
 
-def _remove(listener: Listener, path: Any, *folders: Any) -> None:
-    text = _name(path)
+def _remove(listener: Listener, path: Any, folder_fd: Any = -1) -> None:
+    text = _name(path, folder_fd)
     if text is not None:
         listener.changes(text, "remove")
 
@@ -96,8 +100,8 @@ def _truncate(listener: Listener, path: Any, length: Any) -> None:
         listener.changes(text, "update")
 
 
-def _mkdir(listener: Listener, path: Any, *more: Any) -> None:
-    text = _text(path)
+def _mkdir(listener: Listener, path: Any, mode: Any, folder_fd: Any = -1) -> None:
+    text = _name(path, folder_fd)
     if text is not None:
         listener.changes(text, "folder")
 
@@ -117,8 +121,8 @@ def _sqlite(listener: Listener, database: Any, *more: Any) -> None:
 _EVENTS: dict[str, Callable[..., None]] = {
     "open": _open,
     "os.rename": _rename,
-    "os.link": _made,
-    "os.symlink": _made,
+    "os.link": _linked,
+    "os.symlink": _symlinked,
     "os.remove": _remove,
     "os.rmdir": _remove,
     "os.truncate": _truncate,
@@ -138,10 +142,12 @@ def _text(path: Any) -> str | None:
         return None
 
 
-def _name(path: Any) -> str | None:
-    """As `_text`, but a link is itself, not what it points to."""
+def _name(path: Any, folder_fd: Any = -1) -> str | None:
+    """As `_text`, but a link is itself, not what it points to; relative to an open folder (as in `shutil.rmtree`)."""
     try:
-        folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+        # -1 stands for none. A path that is absolute wins.
+        base = _of_fd(folder_fd) if isinstance(folder_fd, int) and folder_fd >= 0 else None
+        folder, name = os.path.split(os.path.abspath(os.path.join(base or "", os.fsdecode(path))))
         return os.path.join(os.path.realpath(folder), name)
     except (TypeError, ValueError, OSError):
         return None
