@@ -86,6 +86,19 @@ for i in range(8):
     print(i, step())
 """
 
+COMPREHENSION = """
+
+def fit(scale):
+    for _ in range(5):
+        loss = step(scale)
+    return loss
+
+
+print([fit(scale) for scale in (1.0, 0.5)])
+for _ in range(3):
+    print(fit(0.1))
+"""
+
 FIT = """
 
 def fit():

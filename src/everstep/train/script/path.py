@@ -125,6 +125,10 @@ class Stranger(Exception):
     """Between the user's frames stands one that cannot be entered again; the text names it."""
 
 
+class InComprehension(Stranger):
+    """A training function is called by a comprehension, whose results so far can be reached by nobody."""
+
+
 def user_frames(
     innermost: FrameType, bottom: CodeType, is_mine: Callable[[str], bool], sources: dict[str, Rewritten]
 ) -> list[FrameType]:
@@ -187,7 +191,7 @@ def _check_enterable(frame: FrameType, sources: dict[str, Rewritten], *, innermo
     if frames.suspendable(code):
         raise Stranger(f"{where} in the generator or coroutine {code.co_name}")
     if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
-        raise Stranger(f"{where} in a comprehension")
+        raise InComprehension(f"{where} in a comprehension, where a `for` statement could be continued")
     is_module = frame.f_locals is frame.f_globals
     if not is_module and not code.co_flags & frames.CO_OPTIMIZED:
         raise Stranger(f"{where} in the body of a class")
@@ -196,7 +200,7 @@ def _check_enterable(frame: FrameType, sources: dict[str, Rewritten], *, innermo
         return
     at = frames.position(frame)
     if at is not None and any(span.holds(*at) for span in spans):
-        raise Stranger(f"{where} in a comprehension")
+        raise InComprehension(f"{where} in a comprehension, where a `for` statement could be continued")
 
 
 def _wraps(filename: str) -> bool:

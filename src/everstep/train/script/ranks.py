@@ -209,11 +209,13 @@ class Votes:
 
     def close(self) -> None:
         """Let go of the groups: their threads must not outlive the interpreter, which would abort the process."""
-        groups = [self._group, None if self._gang is None else self._gang.group]
+        groups = [self._group] if self._gang is None else [self._group, self._gang.group]
         self._gang = self._group = None
         while groups:
+            group = groups.pop()
             with contextlib.suppress(ValueError):  # the script has destroyed all groups, ours among them
-                dist.destroy_process_group(groups.pop() or dist.GroupMember.NON_GROUP_MEMBER)
+                if group is not None:
+                    dist.destroy_process_group(group)
 
     def due(self) -> bool:
         """Counts a safe point; true if the ranks vote at it."""

@@ -19,7 +19,7 @@ from everstep.train.script import graph, objects, progress, states, surroundings
 from everstep.train.script.advance import position
 from everstep.train.script.heads import Heads, Record
 from everstep.train.script.output import Output
-from everstep.train.script.path import Path, Stranger, Turn, place, user_frames
+from everstep.train.script.path import InComprehension, Path, Stranger, Turn, place, user_frames
 from everstep.train.script.ranks import MOST_POINTS, NOTHING, Apart, Votes, Wishes, joined, strangers
 from everstep.train.script.refusal import leave, refuse
 from everstep.train.script.saving import Saves
@@ -248,6 +248,9 @@ class Session:
         sources = self._parts.sources
         try:
             return user_frames(record.frame, self._parts.bottom, sources.is_mine, sources.rewritten)
+        except InComprehension as error:
+            self._warn(f"no save can be made while this is on the call stack: {error}")
+            raise Unsafe(str(error)) from None
         except Stranger as error:
             raise Unsafe(f"no save can be made while this is on the call stack: {error}") from None
 
