@@ -144,9 +144,15 @@ def test_without_a_process_group_there_is_no_vote() -> None:
         votes.vote(Wishes(save=True, stop=False, hold=False), 3)
 
 
-def _runners() -> int:
-    """Threads of this process that gloo groups keep."""
-    return sum("gloo" in task.read_text() for task in Path("/proc/self/task").glob("*/comm"))
+def _loops(expected: int) -> int:
+    """Groups of gloo in this process, by their threads: these get their names, and are gone, a moment late."""
+    deadline = time.monotonic() + 10
+    while True:
+        names = [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
+        found = names.count("gloo_tcp_loop")
+        if found == expected or time.monotonic() > deadline:
+            return found
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("destroyed", [False, True])
@@ -154,18 +160,14 @@ def test_no_thread_of_the_votes_is_left_behind_the_script(destroyed: bool, monke
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        before = _runners()
         votes = Votes(lambda: Gang(group=dist.new_group(backend="gloo")))
         votes.vote(Wishes(save=True, stop=False, hold=False), 3)
-        assert _runners() > before > 0
+        assert _loops(3) == 3
         if destroyed:
             dist.destroy_process_group()
         votes.close()
-        left = 0 if destroyed else before
-        deadline = time.monotonic() + 10
-        while _runners() != left and time.monotonic() < deadline:
-            time.sleep(0.01)  # a thread that was joined is listed a moment longer
-        assert _runners() == left
+        left = 0 if destroyed else 1
+        assert _loops(left) == left
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
