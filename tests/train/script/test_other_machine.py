@@ -15,10 +15,12 @@ pytestmark = pytest.mark.xdist_group("script")
 SCRIPT = """
 import logging
 import os
+import socket
 from pathlib import Path
 
 import torch
 
+unused = socket.socket()
 torch.manual_seed(3)
 here = os.getcwd()
 runs = Path("runs").resolve()
@@ -83,6 +85,7 @@ def test_from_machine_to_machine_and_back(machines: Machines) -> None:
     for name, stop_at in (("a", 8), ("b", 7), ("a", 4)):
         drill = machines.drill(name)
         assert drill.launch(stop_at) == -9, drill.said()
+        assert "__main__: unused (" in drill.said(), "on stderr, and not in the script's log"
     last = machines.drill("c")
     assert last.launch() == code == 0, last.said()
     assert last.log() == output
