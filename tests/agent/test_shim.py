@@ -365,9 +365,11 @@ def test_an_agent_from_its_pyz_brings_the_library_along(server: AgentServer, age
     driver = Driver(server, agent)
     driver.run(_task("find $EVERSTEP_SHIM -name '*.py' | sed \"s|$EVERSTEP_SHIM/||\" | sort", Path("/none")))
     assert driver.ended()["outcome"] == hs.OUTCOME_OK
-    text = agent.member.log_text(1, "0")
     repository = Path(shimming.__file__).resolve().parents[2]
     train = sorted(path.relative_to(repository) for path in (repository / "everstep" / "train").rglob("*.py"))
+    # Lines may be on their way still when the end is told.
+    server.wait(lambda: agent.member.log_text(1, "0").count("library/everstep/train") >= len(train), what="the listing")
+    text = agent.member.log_text(1, "0")
     names = [line.removeprefix("library/") for line in text.splitlines() if line.startswith("library/everstep/train")]
     assert sorted(names) == sorted(map(str, train))
     assert "library/everstep/model/handshake.py\n" in text

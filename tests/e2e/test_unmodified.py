@@ -36,7 +36,8 @@ def _plain(folder: Path, *launcher: str) -> str:
 
 
 def _submit(rig: Rig, *launcher: str) -> str:
-    words = [sys.executable, *launcher, str(SCRIPT), "--step-s", "0.1", "--out", "digest.txt"]
+    step_s = "0.3" if launcher else "0.1"  # two ranks share the data: half as many steps must outlast two losses
+    words = [sys.executable, *launcher, str(SCRIPT), "--step-s", step_s, "--out", "digest.txt"]
     # As people write it: nothing in the text says that the script is to be resumed. Each machine has a working folder
     # of another name, in which nothing is when the machine is new.
     keep = f"cp -r digest.txt runs {shlex.quote(str(rig.folder / 'kept'))}"

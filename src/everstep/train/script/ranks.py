@@ -13,6 +13,7 @@ import datetime
 import itertools
 import pickle
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ _VOTE_EVERY_S = 0.1
 MOST_POINTS = 1000
 """Votes are never further apart than this many safe points."""
 _VOTE_PATIENCE = datetime.timedelta(seconds=60)
+_CLOSE_PATIENCE_S = 5.0
 _RECORD_PATIENCE_S = 600.0
 _LOOK_S = 0.05
 
@@ -211,11 +213,18 @@ class Votes:
         """Let go of the groups: their threads must not outlive the interpreter, which would abort the process."""
         groups = [self._group] if self._gang is None else [self._group, self._gang.group]
         self._gang = self._group = None
-        while groups:
-            group = groups.pop()
-            with contextlib.suppress(ValueError):  # the script has destroyed all groups, ours among them
-                if group is not None:
-                    dist.destroy_process_group(group)
+
+        def destroy() -> None:
+            while groups:
+                group = groups.pop()
+                with contextlib.suppress(ValueError):  # the script has destroyed all groups, ours among them
+                    if group is not None:
+                        dist.destroy_process_group(group)
+
+        # Aside: a group may wait for a rank that is gone, and a script that is over must not hang for our sake.
+        closer = threading.Thread(target=destroy, name="everstep-close", daemon=True)
+        closer.start()
+        closer.join(_CLOSE_PATIENCE_S)
 
     def due(self) -> bool:
         """Counts a safe point; true if the ranks vote at it."""
