@@ -55,7 +55,7 @@ def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path)
     assert submitted(client).workdir_digest == archive.removesuffix(".tar.gz") != ""
 
 
-def test_the_plan_says_who_will_save_and_resume(cli: Cli, folder: Path) -> None:
+def test_the_plan_says_who_will_save_and_resume(cli: Cli, client: FakeClient, folder: Path) -> None:
     (folder / "code" / "train.py").write_text("import torch\n")
     shown = " ".join(cli("run", "--dry-run", "--workdir", "code", "--", "python", "train.py").out.split())
     assert "resumed by everstep, from outside: train.py stays as it is" in shown
