@@ -3,6 +3,7 @@ does, and the position put back. Batches and the random numbers that training dr
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from torch.utils.data import (
     Sampler,
     WeightedRandomSampler,
 )
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from everstep.train import randomness
 from everstep.train.loaders import WrongData
@@ -162,6 +164,9 @@ def script_mode() -> Iterator[None]:
     batches.install(replaying=False)
     yield
     batches.uninstall()
+    # What a test left in the middle of a pass: its workers must not be found, and killed, in a later test.
+    for left in [thing for thing in gc.get_objects() if type(thing) is _MultiProcessingDataLoaderIter]:
+        left._shutdown_workers()
 
 
 def seeded() -> None:
