@@ -42,7 +42,7 @@ def test_job_waits_through_a_drought_of_all_zones_with_a_visible_reason(make_rig
         trace = {"metadata": {"gap_seconds": 1, "zone": zone}, "data": available, "prices": [1.2] * len(available)}
         (rig.folder / f"{zone}.json").write_text(json.dumps(trace))
     rig.start()
-    job = rig.stepper(nodes=2, options="--steps 60 --step-s 0.1", recovery={"cooldown": "1s"})
+    job = rig.stepper(nodes=2, options="--steps 120 --step-s 0.1", recovery={"cooldown": "1s"})
     waits: set[str] = set()
 
     def done() -> bool:
