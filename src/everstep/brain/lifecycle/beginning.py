@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from everstep.brain.lifecycle.gang import end_unknown
+from everstep.brain.lifecycle.gang import REFUSED, end_unknown
 from everstep.model.events import AttemptsSkipped
 from everstep.model.gang import Slot
 from everstep.model.handshake import OUTCOME_FAILED
@@ -38,6 +38,8 @@ def may_begin(s: JobState) -> bool:
     # Restart first, cause later: but with no restart left, a failure that may be the user's own waits for its cause.
     if OUTCOME_FAILED not in attempt.ended.values() or any(s.instances[t].doomed for t in attempt.members):
         return True  # no program failed, or it had reason to
+    if attempt.hint.startswith(REFUSED):
+        return False  # the same again would be refused again
     # Each failure whose cause is open may be one, too.
     doubtful = sum(1 for a in s.attempts if a.settled_at is None and OUTCOME_FAILED in a.ended.values())
     return s.user_failures + doubtful <= s.task.recovery.max_restarts
