@@ -100,7 +100,7 @@ def test_sigterm_is_noted_and_given_back() -> None:
 def test_auto_pace_measures_first_and_then_follows_the_local_rule() -> None:
     pace = Pace(None, 1.0, now=0.0, save_cost_s=None)
     assert pace.due(0.1)
-    pace.saved(0.6, cost_s=0.5)
+    pace.saved(0.6, 0.5)
     assert pace.interval_s() == pytest.approx((2 * 0.5 * 3600) ** 0.5, rel=1e-6)
     assert not pace.due(60.5)
     assert pace.due(60.7)
