@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everstep.train import randomness
 from everstep.train.script import generators
 
 START = random.getstate(), np.random.get_state()
@@ -37,7 +38,7 @@ ACTS: dict[str, Callable[[], object]] = {
 def as_it_was() -> Any:
     saved = generators.states()
     yield
-    generators.restore(saved)
+    randomness.restore(saved)
 
 
 def truth() -> bytes:
@@ -90,7 +91,7 @@ def test_what_was_given_is_not_changed_by_what_is_drawn_afterwards() -> None:
     for act in ("random", "rand", "torch", "second of a pair of python", "second of a pair of numpy"):
         ACTS[act]()
     assert pickle.dumps((first["python"], first["numpy"], first["torch"].tolist())) == before
-    generators.restore(first)
+    randomness.restore(first)
     assert given_states() == before
 
 

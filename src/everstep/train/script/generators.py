@@ -1,4 +1,4 @@
-"""The random generators of the process; a state that is slow to get is not got again where nothing was drawn.
+"""The states of the random generators of the process; one that is slow to get is not got again where nothing was drawn.
 
 Python needs about 10 microseconds and numpy 40 to give a state of 2.5 kB as objects, at every pass of a loop with loops
 inside, although most scripts draw from torch alone. So the memory of these two generators is compared with what it was
@@ -8,7 +8,6 @@ when the state was got last, which takes less than one. It is only ever read, an
 from __future__ import annotations
 
 import ctypes
-import importlib
 import random
 import sys
 from collections.abc import Callable
@@ -31,17 +30,6 @@ def states() -> dict[str, Any]:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         process["cuda"] = torch.cuda.get_rng_state_all()
     return process
-
-
-def restore(process: dict[str, Any]) -> None:
-    """Set all generators back to what `states` gave."""
-    random.setstate(process["python"])
-    torch.set_rng_state(process["torch"])
-    if "numpy" in process:
-        importlib.import_module("numpy").random.set_state(process["numpy"])
-    if "cuda" in process and torch.cuda.is_available():
-        for device, state in enumerate(process["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(state, device)
 
 
 class _Watched:

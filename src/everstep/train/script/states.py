@@ -8,6 +8,7 @@ import types
 from dataclasses import dataclass, field
 from typing import Any
 
+from everstep.train import randomness
 from everstep.train.script import generators, mutables
 
 _DEPTH = 4
@@ -37,7 +38,7 @@ def capture(iterable: Any) -> States:
 
 def restore(states: States, iterable: Any = None) -> None:
     """Set all generators back; ``iterable`` is what stands where the noted one stood, None to leave its state alone."""
-    generators.restore(states.process)
+    randomness.restore(states.process)
     if states.own and iterable is not None:
         mutables.restore(_roots(iterable), states.own)
 
