@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from everstep.train.script.output import Launch, NotSavable, Output, Place, file_state, restore_file
+from everstep.train.script.output import Launch, Output, Place
 
 OUT = "../out.txt"
 
@@ -142,48 +142,3 @@ def test_children_do_not_write_the_log(tmp_path: Path) -> None:
     life(tmp_path / "work", script)
     assert log(tmp_path / "work") == "parent\n"
     assert (tmp_path / "out.txt").read_text() == "parent\nchild\n"
-
-
-# --- open files, for the object graph ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["w", "a", "r", "r+", "wb", "ab", "rb", "r+b"])
-def test_an_open_file_comes_back(tmp_path: Path, mode: str) -> None:
-    path = tmp_path / "file"
-    path.write_text("0123456789")
-
-    def go_on(file: Any) -> str:
-        new = b"xy" if "b" in mode else "xy"
-        said = file.read(2) if "r" in mode else file.write(new)
-        file.flush()
-        return f"{said} {path.read_text()}"
-
-    with path.open(mode) as file:
-        go_on(file)
-        saved = pickle.loads(pickle.dumps(file_state(file)))
-        contents = path.read_text()
-        expected = go_on(file)
-        path.write_text(contents)
-        with restore_file(None, saved) as made:
-            assert go_on(made) == expected
-        path.write_text(contents)
-        assert restore_file(file, saved) is file
-        assert go_on(file) == expected
-
-
-def test_a_closed_file_comes_back_closed(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("w") as file:
-        pass
-    with (tmp_path / "file").open("a") as other:
-        assert restore_file(other, file_state(file)).closed
-
-
-def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as one, os.fdopen(writer, "wb"), pytest.raises(NotSavable, match="not a regular file"):
-        file_state(one)
-    (tmp_path / "lines").write_text("a\nb\n")
-    with (tmp_path / "lines").open() as lines:
-        next(lines)
-        with pytest.raises(NotSavable, match="position cannot be told"):
-            file_state(lines)

@@ -22,11 +22,10 @@ from __future__ import annotations
 from typing import Any
 
 from everstep.train.script.output.files import Files, Launch, damage
-from everstep.train.script.output.handles import NotSavable, file_state, restore_file
 from everstep.train.script.output.place import Place
 from everstep.train.script.output.stdout import Stdout
 
-__all__ = ["Launch", "NotSavable", "Output", "Place", "damage", "file_state", "restore_file"]
+__all__ = ["Launch", "Output", "Place", "damage"]
 
 
 class Output:

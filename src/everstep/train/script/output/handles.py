@@ -7,15 +7,10 @@ import gc
 import io
 import os
 import re
-import stat
 from collections.abc import Collection, Container, Iterable
 from typing import Any
 
 _TOP = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
-
-
-class NotSavable(Exception):
-    """The state of an open file cannot be saved; the text says why."""
 
 
 def written_fds(paths: Container[str]) -> dict[int, str]:
@@ -113,78 +108,3 @@ def _exchange(fd: int, saved: dict[str, Any]) -> None:
     finally:
         os.close(other)
     _seek(fd, saved["offset"])
-
-
-# --- for the object graph ---------------------------------------------------------------------------------------------
-
-
-def file_state(file: Any) -> dict[str, Any]:
-    """What makes an open regular file of this process: for `restore_file`. Flushes it.
-
-    Raises:
-        NotSavable: a pipe, a terminal, a file that was deleted, a compressed stream, one in the middle of ``for line``.
-    """
-    if not isinstance(file, (*_TOP, io.BufferedReader)):
-        raise NotSavable(f"a {type(file).__qualname__} keeps state of its own")
-    if file.closed:
-        return {"closed": True}
-    try:
-        fd = file.fileno()
-        path = os.readlink(f"/proc/self/fd/{fd}")
-        regular = stat.S_ISREG(os.fstat(fd).st_mode)
-    except (OSError, ValueError) as error:
-        raise NotSavable(f"it is not a file of this machine: {error}") from None
-    if not regular or not os.path.exists(path):
-        raise NotSavable("it is not a regular file with a name")
-    try:
-        if file.writable():
-            file.flush()
-        offset = file.tell()
-    except OSError as error:
-        raise NotSavable(f"its position cannot be told: {error}") from None
-    return {"closed": False, "path": path, "mode": _mode(file), "offset": offset, **_text_settings(file)}
-
-
-def restore_file(file: Any, saved: dict[str, Any]) -> Any:
-    """``file``, or a new file object if it is None or over another file, as `file_state` saved it.
-
-    Raises:
-        OSError: the file is not there.
-    """
-    if saved["closed"]:
-        if file is not None:
-            file.close()
-        return file
-    if file is None or file.closed or not _is_over(file, saved["path"]):
-        # "w" would empty it.
-        mode = saved["mode"].replace("w", "r+").replace("x", "r+").replace("++", "+")
-        text = {key: saved[key] for key in ("encoding", "errors", "newline") if key in saved}
-        file = open(saved["path"], mode, **text)  # noqa: SIM115  # the script closes it
-    elif file.writable():
-        file.flush()
-    file.seek(saved["offset"])
-    return file
-
-
-def _is_over(file: Any, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except (OSError, ValueError):
-        return False
-
-
-def _mode(file: Any) -> str:
-    """As `open` wants it."""
-    raw = file
-    while not isinstance(raw, io.FileIO):
-        raw = raw.buffer if isinstance(raw, io.TextIOWrapper) else raw.raw
-    mode = str(raw.mode)
-    return mode.replace("b", "") if isinstance(file, io.TextIOWrapper) else mode
-
-
-def _text_settings(text: Any) -> dict[str, Any]:
-    if not isinstance(text, io.TextIOWrapper):
-        return {}
-    # What was given as ``newline`` cannot be asked for; what was seen in reading can. Writing leaves "\n" as it is.
-    newline = text.newlines if isinstance(text.newlines, str) else None
-    return {"encoding": text.encoding, "errors": text.errors, "newline": newline}
