@@ -51,9 +51,9 @@ def _first_imports(path: str) -> tuple[bytes, list[str]]:
         names += wanted
     if not any(name.partition(".")[0] == "torch" for name in names):
         return source, []
-    if b"optim" in source and not any(word in source for word in _LEAVE_IT):
+    if b"optim" in source and not any(word in source for word in (*_LEAVE_IT, b"everstep")):
         # Every optimizer imports it when it is made, unless everstep.train puts that off (``train/compiler.py``).
-        names += [] if b"everstep" in source else ["torch._dynamo"]
+        names.append("torch._dynamo")
     return source, names
 
 
@@ -142,7 +142,7 @@ def _shim() -> Callable[[], None]:
 
 
 def _real_sitecustomize() -> None:
-    """The one that we hide, if there is one."""
+    """Run the one that we hide, if there is one. As in ``shim.startup``: each of the two is copied without the other."""
     from importlib import machinery, util
 
     spec = machinery.PathFinder.find_spec("sitecustomize")

@@ -208,13 +208,13 @@ def test_a_piece_of_another_size_is_damaged(tmp_path: Path) -> None:
 
 
 def test_paths_below_the_folders_of_the_run_move_with_them(tmp_path: Path) -> None:
-    for name in ("a/work/src", "b/src", "b/job"):
+    for name in ("a/place/src", "b/src", "b/job"):
         (tmp_path / name).mkdir(parents=True)
-    before = Place({"work": tmp_path / "a/work", "script": tmp_path / "a/work/src"})
+    before = Place({"work": tmp_path / "a/place", "script": tmp_path / "a/place/src"})
     now = Place({"work": tmp_path / "b/job", "script": tmp_path / "b/src"})
     move = now.mover(before.described())
     assert move is not None
-    moves = {"a/work/x": "b/job/x", "a/work/src/y": "b/src/y", "a/work": "b/job", "a/works": "a/works", "c": "c"}
+    moves = {"a/place/x": "b/job/x", "a/place/src/y": "b/src/y", "a/place": "b/job", "a/places": "a/places", "c": "c"}
     for old, new in moves.items():
         assert move(str(tmp_path / old)) == now.located(before.named(str(tmp_path / old))) == str(tmp_path / new)
     assert before.mover(before.described()) is None
