@@ -1,0 +1,1 @@
+"""Readers of public market data: availability traces, catalogs, price histories, lifetimes. One file per format."""
