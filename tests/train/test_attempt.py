@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import random
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,31 +17,9 @@ from everstep.model import handshake
 from everstep.train import folder as folder_module
 from everstep.train.folder import Folder
 from everstep.train.lineage import Position, Record, visible
+from tests.train.counter import Counter
 
-
-class Counter:
-    def __init__(self, size: int = 1) -> None:
-        self.value = torch.zeros(size)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        if state["value"].shape != self.value.shape:
-            raise ValueError("another size")
-        self.value = state["value"]
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith("EVERSTEP_CHECKPOINT") or name in (handshake.ENV_ATTEMPT, handshake.ENV_BASE, "WORLD_SIZE"):
-            monkeypatch.delenv(name)
-    reports = tmp_path / "reports"
-    reports.mkdir()
-    monkeypatch.setenv(handshake.ENV_REPORT_DIR, str(reports))
-    monkeypatch.setenv(handshake.ENV_CHECKPOINT_DIR, str(tmp_path / "saves"))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def go(steps: int, *, size: int = 1, until: int | None = None, **options: Any) -> Counter:
@@ -141,23 +117,6 @@ def test_a_failing_save_keeps_the_older_one_and_training(place: Path, monkeypatc
     assert len(warned) == 2
     assert all("No space left on device" in text for text in warned)
     assert not list(place.rglob(".tmp-*"))
-
-
-@pytest.fixture
-def small_disk(place: Path) -> Iterator[Path]:
-    disk = place / "saves"
-    disk.mkdir()
-    if (
-        os.geteuid() != 0
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False, capture_output=True
-        ).returncode
-    ):
-        pytest.skip("needs root, to mount a small disk")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.mark.root

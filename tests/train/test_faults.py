@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import resource
 import subprocess
@@ -22,7 +21,8 @@ from everstep.model import handshake
 from everstep.train.folder import Folder
 from everstep.train.lineage import Position, visible
 from everstep.train.shard import read_shard
-from tests.train.test_attempt import Counter, facts, go, place, refused, seeded, shard, there
+from tests.train.counter import Counter
+from tests.train.test_attempt import facts, go, refused, seeded, shard, there
 from tests.train.test_processes import env, eventually, gang, losses, under_agent, weights
 from tests.train.zygote import Zygote
 
@@ -30,7 +30,7 @@ FAULTY = Path(__file__).parent / "faulty_script.py"
 SCRIPT = Path(__file__).parent / "tiny_script.py"
 IN_BACKGROUND = 0.0001
 
-__all__ = ["place"]
+pytestmark = pytest.mark.usefixtures("place")
 
 
 @pytest.fixture
@@ -126,29 +126,18 @@ def test_a_shard_that_is_too_large_for_the_disk(place: Path, small_files: None, 
     assert not [p for p in (place / "saves").rglob("0000*/0000*") if p.is_dir() and not (p / "manifest.json").exists()]
 
 
-@pytest.fixture
-def mounted(place: Path) -> Iterator[Path]:
-    disk = place / "saves"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("needs root, to mount a disk")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
 @pytest.mark.root
-def test_a_folder_that_cannot_be_written_to_is_refused_at_once(place: Path, mounted: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_refused_at_once(place: Path, small_disk: Path) -> None:
     seeded(3, until=3)
-    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
-    refused(f"checkpoints cannot be kept in {mounted}: Read-only file system; give a folder that can be written to")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    refused(f"checkpoints cannot be kept in {small_disk}: Read-only file system; give a folder that can be written to")
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("every", [0, IN_BACKGROUND])
-def test_a_folder_that_becomes_read_only_stops_saves_and_not_training(place: Path, mounted: Path, every: float) -> None:
+def test_a_folder_that_becomes_read_only_stops_saves_and_not_training(
+    place: Path, small_disk: Path, every: float
+) -> None:
     counter = Counter()
     run = train.attach(counter=counter, every=every)
     for step, _ in run.steps([0], total=8):
@@ -156,7 +145,7 @@ def test_a_folder_that_becomes_read_only_stops_saves_and_not_training(place: Pat
         time.sleep(0.01)
         if step == 5:
             run.save()
-            subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+            subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert counter.value == 8
     assert "1:4" in there(place)
     assert any("Read-only file system" in fact["text"] for fact in facts(place, "warning"))

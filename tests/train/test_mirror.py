@@ -20,40 +20,22 @@ import pytest
 import torch
 
 from everstep import train
-from everstep.model import handshake
 from everstep.train import attempt as attempt_module
 from everstep.train import mirror as mirror_module
 from everstep.train import s3 as s3_module
 from everstep.train.s3 import Credentials, S3Store
 from everstep.train.stores import Absent, FolderStore, Refusal, Store, Unavailable, open_store
 from tests.blobs.test_s3 import SERVE
+from tests.train.counter import Counter
 
 BIG = 5_000_000  # floats: 20 MB, two parts
 
 
-class Counter:
-    def __init__(self, size: int = 1) -> None:
-        self.value = torch.zeros(size)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        self.value = state["value"]
-
-
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith(("EVERSTEP_CHECKPOINT", "AWS_")) or name in (handshake.ENV_ATTEMPT, handshake.ENV_BASE):
-            monkeypatch.delenv(name)
-    (tmp_path / "reports").mkdir()
-    monkeypatch.setenv(handshake.ENV_REPORT_DIR, str(tmp_path / "reports"))
-    monkeypatch.setenv(handshake.ENV_CHECKPOINT_DIR, str(tmp_path / "saves"))
+def hurry(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror_module, "_PAUSE_S", 0.01)
     monkeypatch.setattr(mirror_module, "_OPENING_PATIENCE_S", 0.1)
     monkeypatch.setattr(attempt_module, "_MIRROR_PATIENCE_S", 20.0)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
