@@ -1,0 +1,68 @@
+"""A hazard that is constant between ages: cumulative hazard, survival and mean residual life in closed form."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_H = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Piecewise:
+    """Hazard ``per_h[j]`` at ages of ``from_h[j]`` up to ``from_h[j + 1]``; the last one holds for ever.
+
+    Attributes:
+        from_h: ages in hours at which a piece begins; ascending, the first is 0.
+        per_h: events per hour, as many as ``from_h``, none negative.
+    """
+
+    from_h: tuple[float, ...]
+    per_h: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.from_h) != len(self.per_h) or not self.from_h or self.from_h[0] != 0.0:
+            raise ValueError("need one rate per piece, the first piece from age 0")
+        if any(not rate >= 0.0 for rate in self.per_h):
+            raise ValueError(f"a hazard is not negative, got {self.per_h!r}")
+
+    def cumulative(self, age_s: float) -> float:
+        """Expected events until ``age_s`` (the seam of all models of lifetimes)."""
+        return self.between(0.0, age_s / _H)
+
+    def rate_per_h(self, age_h: float) -> float:
+        """Hazard at an age."""
+        return self.per_h[bisect_right(self.from_h, age_h) - 1]
+
+    def between(self, age_h: float, until_h: float) -> float:
+        """Expected events between two ages, 0 if they are not in order."""
+        return sum(rate * width for rate, width in pieces(self.from_h, self.per_h, age_h, until_h))
+
+    def flip_probability(self, age_h: float, within_h: float) -> float:
+        """Chance that what has reached ``age_h`` ends within the next ``within_h`` hours."""
+        return -math.expm1(-self.between(age_h, age_h + within_h))
+
+    def mean_residual_h(self, age_h: float, horizon_h: float) -> float:
+        """E[min(time left, horizon)] of what has reached ``age_h``, in hours: the integral of the survival function."""
+        total, alive = 0.0, 1.0
+        for rate, width in pieces(self.from_h, self.per_h, age_h, age_h + horizon_h):
+            dead = -math.expm1(-rate * width)
+            total += alive * (dead / rate if rate > 0.0 else width)
+            alive -= alive * dead
+        return total
+
+
+def pieces(from_h: Sequence[float], values: Sequence[float], age_h: float, until_h: float) -> list[tuple[float, float]]:
+    """What of each piece lies between two ages: (its value, hours). The last piece has no end."""
+    if not until_h > age_h:
+        return []
+    found = []
+    j = bisect_right(from_h, age_h) - 1
+    while j + 1 < len(from_h) and from_h[j + 1] < until_h:
+        found.append((values[j], from_h[j + 1] - age_h))
+        age_h = from_h[j + 1]
+        j += 1
+    found.append((values[j], until_h - age_h))
+    return found
