@@ -25,7 +25,7 @@ from everstep.model.events import (
 )
 from everstep.model.handshake import EXIT_REFUSED, OUTCOME_OK, REFUSAL
 from everstep.model.ids import LaunchToken
-from everstep.model.job import AttemptState, GangPhase, Saved
+from everstep.model.job import AttemptState, GangPhase, JobState, Saved
 
 E = TypeVar("E", bound=Event)
 N = TypeVar("N", int, float)
@@ -276,3 +276,9 @@ def late_word(attempt: AttemptState, event: RanksEnded | LeaseExpired) -> Attemp
     """An old attempt, told after its successor began what its ranks measured (for the account) or why they stopped."""
     after = _late_lease(attempt) if isinstance(event, LeaseExpired) else _figures(attempt, event)
     return attempt if after == attempt else after
+
+
+def with_attempt(state: JobState, attempt: AttemptState) -> JobState:
+    """The job with this attempt in the place of the one of its number."""
+    kept = tuple(attempt if a.no == attempt.no else a for a in state.attempts)
+    return replace(state, attempts=kept)

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from everstep.brain.lifecycle import disks
 from everstep.brain.lifecycle.beginning import begin, may_begin, ranked, replacements_ready, skipped
-from everstep.brain.lifecycle.gang import GANG_TABLE, REFUSED, begin_stop, gang_step, late_word
+from everstep.brain.lifecycle.budgets import charge, fail
+from everstep.brain.lifecycle.gang import GANG_TABLE, begin_stop, gang_step, late_word, with_attempt
 from everstep.brain.lifecycle.instance import INSTANCE_EVENTS, instance_step
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import Cause, NoticeKind
@@ -134,7 +135,7 @@ def _late_word(state: JobState, event: Event) -> JobState:
     if teller is None or teller.token not in attempt.members:
         return state
     after = late_word(attempt, event)
-    return state if after is attempt else _with_attempt(state, after)
+    return state if after is attempt else with_attempt(state, after)
 
 
 # --- Machines and the attempt ----------------------------------------------------------------------------------------
@@ -162,15 +163,15 @@ def _machines_and_gang(state: JobState, event: Event, now: float) -> JobState:
 
 def _gang(state: JobState, event: Event, token: LaunchToken | None, now: float) -> JobState:
     if isinstance(event, CauseSettled):
-        return _settle(state, event, now)
+        return charge(state, event, now)
     attempt = state.attempt
     if isinstance(event, AttemptOverdue) and attempt is not None:
-        return _with_attempt(state, gang_step(attempt, event, attempt.members[0], now))
+        return with_attempt(state, gang_step(attempt, event, attempt.members[0], now))
     if attempt is None or token not in attempt.members or (attempt.phase, type(event)) not in GANG_TABLE:
         if attempt is None or getattr(event, "attempt", None) is None:
             return state
         raise UnlistedTransition(f"job {state.id}: {type(event).__name__} of attempt {attempt.no} by a stranger")
-    state = _with_attempt(state, gang_step(attempt, event, token, now))
+    state = with_attempt(state, gang_step(attempt, event, token, now))
     return _blame(state, attempt) if isinstance(event, PeersChecked) else state
 
 
@@ -189,11 +190,6 @@ def _blame(state: JobState, before: AttemptState) -> JobState:
     return replace(state, instances={**state.instances, **counted})
 
 
-def _with_attempt(state: JobState, attempt: AttemptState) -> JobState:
-    kept = tuple(attempt if a.no == attempt.no else a for a in state.attempts)
-    return replace(state, attempts=kept)
-
-
 def _token_of(state: JobState, event: Event) -> LaunchToken | None:
     token: LaunchToken | None = getattr(event, "token", None)
     if token is not None:
@@ -207,57 +203,6 @@ def _token_of(state: JobState, event: Event) -> LaunchToken | None:
     if known is None:
         raise UnlistedTransition(f"job {state.id}: {type(event).__name__} for an unknown instance {instance}")
     return known.token
-
-
-def _settle(state: JobState, event: CauseSettled, now: float) -> JobState:
-    """Charges the budgets: the only place that does (rules 4 and 5)."""
-    attempt = next((a for a in state.attempts if a.no == event.attempt), None)
-    if attempt is None or attempt.settled_at is not None:
-        return state
-    settled = gang_step(attempt, event, attempt.members[0], now)
-    state = replace(_with_attempt(state, settled), barren=_barren(state.barren, settled))
-    if event.cause in (Cause.USER_ERROR, Cause.SETUP_FAILED):
-        state = replace(state, user_failures=state.user_failures + 1)
-        if settled.hint.startswith(REFUSED) and state.goal is Goal.RUN:
-            # The same again would be refused again, whatever is left of the budget.
-            return _fail(state, settled.hint, now, settled.rc)
-        if state.user_failures > state.task.recovery.max_restarts and state.goal is Goal.RUN:
-            return _fail(state, f"{event.evidence} (after {state.user_failures - 1} restarts)", now, settled.rc)
-    limit = state.task.recovery.no_progress_limit
-    latest = [a.cause for a in state.attempts if a.settled_at is not None][-limit:]
-    if len(latest) == limit and set(latest) == {Cause.UNREACHABLE_PEER} and state.goal is Goal.RUN:
-        return _fail(
-            state, f"the machines could not reach each other in {limit} attempts in a row: {event.evidence}", now
-        )
-    if state.barren >= state.task.recovery.no_progress_limit and state.goal is Goal.RUN:
-        text = f"{state.barren} attempts in a row ended without evidence of progress, the last by {event.cause.value}"
-        if any(a.progressed or a.restored_at is not None for a in state.attempts):
-            return _fail(state, text, now, settled.rc)
-        # Nothing this script does can be seen from outside: failing it on a guess would be wrong (rule 5).
-        state = replace(state, alarm=text + "; the script reports none, see everstep.train.progress")
-    return state
-
-
-def _barren(so_far: int, a: AttemptState) -> int:
-    if a.progressed:
-        return 0
-    # What we stopped ourselves proves nothing about the job.
-    return so_far if a.cause is Cause.OWNER and not a.failed else so_far + 1
-
-
-def _fail(state: JobState, why: str, now: float, rc: int = 1) -> JobState:
-    keep = state.task.recovery.keep_on_failure_s
-    return replace(
-        state,
-        goal=Goal.FAIL,
-        why=why,
-        # A signal as shells tell it: nobody can exit with a negative code.
-        exit_code=128 - rc if rc < 0 else rc or 1,
-        keep_until=now + keep if keep > 0 else None,
-        kept_from=now if keep > 0 else None,
-        kept_to=None,
-        waiting_since=None,
-    )
 
 
 # --- Rows of the job's own table -------------------------------------------------------------------------------------
@@ -350,7 +295,7 @@ def _restore(s: JobState, e: RestoreRequested, now: float) -> JobState:
     if s.goal is Goal.RUN:
         s = replace(s, why=f"going back to checkpoint {e.base}")
     if s.attempt is not None and s.attempt.phase in (GangPhase.CHECKING, GangPhase.RUNNING):
-        return _with_attempt(s, begin_stop(s.attempt, f"restore {e.base}", now))
+        return with_attempt(s, begin_stop(s.attempt, f"restore {e.base}", now))
     return s
 
 
@@ -359,7 +304,7 @@ def _exec(s: JobState, e: ExecRequested, now: float) -> JobState:
 
 
 def _gave_up(s: JobState, e: GaveUp, now: float) -> JobState:
-    return _fail(s, e.reason, now) if s.goal is Goal.RUN else s
+    return fail(s, e.reason, now) if s.goal is Goal.RUN else s
 
 
 def _alarm(s: JobState, e: DeadlineAlarm, now: float) -> JobState:
@@ -408,7 +353,7 @@ def _while_active(s: JobState, attempt: AttemptState, now: float) -> JobState:
         attempt = begin_stop(attempt, s.why, now)
     elif attempt.phase in (GangPhase.CHECKING, GangPhase.RUNNING) and replacements_ready(s, attempt):
         attempt = begin_stop(attempt, "moving off a machine that will be taken back", now)
-    s = _with_attempt(s, attempt)
+    s = with_attempt(s, attempt)
     if attempt.phase is GangPhase.ENDED:
         return s
     if attempt.phase is GangPhase.RUNNING and s.phase is not J.RUNNING:
