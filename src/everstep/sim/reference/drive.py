@@ -1,9 +1,9 @@
 """One job under one policy, in the tick semantics of the published comparisons.
 
-At the start of each tick the policy knows whether spot exists in that tick and picks idle, spot or on-demand. Every tick
-on a machine is billed whole. Spot that is gone in a tick is lost at the tick's start. Each start or change costs a
-changeover that may be longer than a tick. The job ends at the first tick boundary where the work is done. On-demand is
-always to be had.
+At the start of each tick the policy knows whether spot exists in that tick and picks idle, spot or on-demand. Every
+tick on a machine is billed whole. Spot that is gone in a tick is lost at the start of the tick. Each start or change
+costs a changeover that may be longer than a tick. The job ends at the first tick boundary where the work is done.
+On-demand is always to be had.
 
 Nothing is done per tick: the driver goes to the next flip, price or ``wake_at``, whichever comes first.
 """
