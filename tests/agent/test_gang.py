@@ -88,7 +88,9 @@ def test_unreachable_peer_is_named(server: AgentServer, agents: Agents) -> None:
 
 def test_sky_pilot_and_own_names(server: AgentServer, agents: Agents) -> None:
     driver = Driver(server, agents.start("i-0"), agents.start("i-1"))
-    driver.run(spec("env", num_nodes=2, name="train", checkpoint_dir="ck"), base="3:40")
+    driver.run(
+        spec("env", num_nodes=2, name="train", checkpoint_dir="ck", checkpoint_mirror="s3://saves/j-1"), base="3:40"
+    )
     driver.ended(1)
     text = driver.gang[1].member.log_text(1, "1")
     server.wait(lambda: "EVERSTEP_BASE" in driver.gang[1].member.log_text(1, "1"))
@@ -102,6 +104,7 @@ def test_sky_pilot_and_own_names(server: AgentServer, agents: Agents) -> None:
         "EVERSTEP_TASK_ID=j-1_train",
         "EVERSTEP_BASE=3:40",
         f"EVERSTEP_CHECKPOINT_DIR={driver.gang[1].root}/workdir/ck",
+        "EVERSTEP_CHECKPOINT_MIRROR=s3://saves/j-1",
         "PET_NODE_RANK=1",
         "PET_NPROC_PER_NODE=1",
         "MASTER_ADDR=127.0.0.1",

@@ -59,6 +59,8 @@ def base(node: Node, inherited: Mapping[str, str], orders: Orders) -> dict[str, 
         hs.ENV_CHECKPOINT_MODE: orders.spec.checkpoint_mode,
         ENV_MARK: node.mark,
     }
+    if orders.spec.checkpoint_mirror:  # else what the task sets by itself stands
+        ours[hs.ENV_CHECKPOINT_MIRROR] = orders.spec.checkpoint_mirror
     for name in ("NODE_RANK", "NODE_IPS", "NUM_NODES", "NUM_GPUS_PER_NODE", "TASK_ID"):
         ours["SKYPILOT_" + name] = ours["EVERSTEP_" + name]
     ours["SKYPILOT_SETUP_NODE_RANK"] = ours[hs.ENV_NODE_RANK]

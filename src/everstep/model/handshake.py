@@ -127,6 +127,7 @@ SPEC_CHECKPOINT_DIR = "checkpoint_dir"  # path on the node; "" = a folder of the
 SPEC_CHECKPOINT_SHARED = "checkpoint_shared"  # bool: every node sees the same folder there
 SPEC_CHECKPOINT_EVERY = "checkpoint_every"  # "auto" or seconds as text
 SPEC_CHECKPOINT_KEEP = "checkpoint_keep"  # int
+SPEC_CHECKPOINT_MIRROR = "checkpoint_mirror"  # second place, of this job alone; "" or absent = none
 SPEC_CHECKPOINT_MODE = "checkpoint_mode"  # MODE_*; absent = MODE_LIBRARY, what servers before it meant
 SPEC_ON_NOTICE = "on_notice"  # "" (the library listens), "SIGUSR1"..., or a shell command
 SPEC_OUTPUTS = "outputs"  # list of paths; none = the checkpoint folder
@@ -152,6 +153,7 @@ ENV_CHECKPOINT_DIR = "EVERSTEP_CHECKPOINT_DIR"
 ENV_CHECKPOINT_SHARED = "EVERSTEP_CHECKPOINT_SHARED"  # "1" = all nodes see the same folder
 ENV_CHECKPOINT_EVERY = "EVERSTEP_CHECKPOINT_EVERY"  # "auto" or seconds
 ENV_CHECKPOINT_KEEP = "EVERSTEP_CHECKPOINT_KEEP"
+ENV_CHECKPOINT_MIRROR = "EVERSTEP_CHECKPOINT_MIRROR"  # s3://BUCKET/PREFIX or a folder, of this job alone
 ENV_CHECKPOINT_MODE = "EVERSTEP_CHECKPOINT_MODE"  # MODE_*; with MODE_OFF the library neither restores nor saves
 ENV_BASE = "EVERSTEP_BASE"  # "A:S": start from exactly that checkpoint; "" = newest visible
 ENV_REPORT_DIR = "EVERSTEP_REPORT_DIR"  # where ranks leave reports

@@ -75,6 +75,7 @@ class CheckpointSpec:
         on_notice: empty (library), a signal name or a command.
         keep: how many.
         mode: who saves and resumes.
+        mirror: second place for checkpoints, ``s3://BUCKET/PREFIX`` or a folder; empty = none.
     """
 
     dir: str = ""
@@ -82,6 +83,7 @@ class CheckpointSpec:
     on_notice: str = ""
     keep: int = 3
     mode: CheckpointMode = CheckpointMode.AUTO
+    mirror: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,6 @@ from everstep.train.lineage import (
 )
 from everstep.train.stores import Absent, Refusal, Store, Unavailable
 
-ENV_MIRROR = "EVERSTEP_CHECKPOINT_MIRROR"
-"""Where checkpoints are mirrored to, if `attach` is not told: ``s3://BUCKET/PREFIX`` or a folder."""
-
 _RECORD = re.compile(r"attempts/(\d{6,})\.(json|claim)")
 _STEP = re.compile(r"(\d{6,})/(\d{9,})/(.+)")
 _MARK = re.compile(r"collect-(\d{6,})")

@@ -19,7 +19,7 @@ from everstep.train.frameworks import unsupported
 from everstep.train.gang import Gang
 from everstep.train.hydration import Hydration
 from everstep.train.lineage import Listing, Position, Record, candidates
-from everstep.train.mirror import ENV_MIRROR, Lost, Mirror, Share
+from everstep.train.mirror import Lost, Mirror, Share
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace, parse_every
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests, Terminations
@@ -90,7 +90,7 @@ def attach(
     env = os.environ
     every_s = parse_every(str(env.get(handshake.ENV_CHECKPOINT_EVERY, "auto") if every is None else every))
     site = _Site.find(env, dir, keep, shared)
-    site.mirror = site.open_mirror(env.get(ENV_MIRROR) if mirror is None else mirror, env)
+    site.mirror = site.open_mirror(env.get(handshake.ENV_CHECKPOINT_MIRROR) if mirror is None else mirror, env)
     began = time.monotonic()
     try:
         opened = Opening(site.gang, site.folder, site.reporter, site.one_folder, mirror=site.mirror).open(env)

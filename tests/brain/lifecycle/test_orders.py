@@ -64,6 +64,13 @@ def test_secrets_go_by_name() -> None:
     assert (spec[h.SPEC_SECRET_NAMES], spec[h.SPEC_ENVS]) == (["TOKEN"], {"A": "1"})
 
 
+@pytest.mark.parametrize(("mirror", "sent"), [("", ""), ("s3://b/p", "s3://b/p/{job}"), ("/saves/", "/saves/{job}")])
+def test_a_mirror_is_of_this_job_alone(mirror: str, sent: str) -> None:
+    state = running(checkpoint=CheckpointSpec(mirror=mirror))
+    spec = orders(state, first(state))[h.ORDERS_SPEC]
+    assert spec[h.SPEC_CHECKPOINT_MIRROR] == sent.format(job=state.id)
+
+
 def done(nodes: int, *, shared: bool, **fields: object) -> list[bool]:
     """Which nodes bring outputs home after success."""
     state = running(nodes, **fields)

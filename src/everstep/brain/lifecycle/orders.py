@@ -122,6 +122,7 @@ def _spec(state: JobState, machine: InstanceState) -> dict[str, Any]:
         h.SPEC_CHECKPOINT_SHARED: shared,
         h.SPEC_CHECKPOINT_EVERY: "auto" if every is None else f"{every:g}",
         h.SPEC_CHECKPOINT_KEEP: task.checkpoint.keep,
+        h.SPEC_CHECKPOINT_MIRROR: _mirror(state),
         h.SPEC_CHECKPOINT_MODE: task.checkpoint.mode.value,
         h.SPEC_ON_NOTICE: task.checkpoint.on_notice,
         h.SPEC_OUTPUTS: list(state.task.outputs),
@@ -129,6 +130,12 @@ def _spec(state: JobState, machine: InstanceState) -> dict[str, Any]:
         h.SPEC_SLOT: machine.slot.index,
         h.SPEC_STOP_GRACE_S: task.stop_grace_s,
     }
+
+
+def _mirror(state: JobState) -> str:
+    """A place of this job alone: another job's checkpoints are never its own."""
+    mirror = state.task.checkpoint.mirror.rstrip("/")
+    return f"{mirror}/{state.id}" if mirror else ""
 
 
 def checkpoint_place(state: JobState, machine: InstanceState) -> tuple[str, bool]:

@@ -139,6 +139,8 @@ def _checkpoint(task: Task) -> dict[str, Any]:
         data["keep"] = ours.keep
     if ours.mode is not _DEFAULT.checkpoint.mode:
         data["mode"] = ours.mode.value
+    if ours.mirror:
+        data["mirror"] = ours.mirror
     return data
 
 

@@ -304,6 +304,11 @@ _CHECKPOINT = (
         "who saves and resumes: auto (default: everstep, unless the script uses everstep.train or a framework), "
         "script (everstep), library (the script itself) or off (nobody)",
     ),
+    _our(
+        "mirror",
+        kinds.MIRROR,
+        "second place for checkpoints, filled in the background: s3://BUCKET/PREFIX or a folder; the job's id is added",
+    ),
 )
 
 _WORK = (
