@@ -97,35 +97,35 @@ def test_the_price_of_a_larger_machine_is_shared_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": []}, "data: has no ticks; give one number per tick"),
-        ({"data": None}, "data: expected a list, found nothing; give one number per tick"),
-        ({"data": "1011"}, 'data: expected a list, found "1011"; give one number per tick'),
-        ({"data": [1, None, 1, 1]}, "data[1]: a gap: this tick has no value; fill it or cut the trace there"),
-        ({"data": [1, 1, -1, 1]}, "data[2]: expected a whole number of machines, 0 or more, found -1"),
-        ({"data": [1, 1, 1.5, 1]}, "data[2]: expected a whole number of machines, 0 or more, found 1.5"),
-        ({"data": [1, True, 1, 1]}, "data[1]: expected a whole number of machines, 0 or more, found true"),
-        ({"data": [1, 1, 1, float("nan")]}, "data[3]: expected a whole number of machines, 0 or more, found NaN"),
+        ({"data": []}, ": data: has no ticks; give one number per tick"),
+        ({"data": None}, ": data: expected a list, found nothing; give one number per tick"),
+        ({"data": "1011"}, ': data: expected a list, found "1011"; give one number per tick'),
+        ({"data": [1, None, 1, 1]}, ":1: data[1]: a gap: this tick has no value; fill it or cut the trace there"),
+        ({"data": [1, 1, -1, 1]}, ":1: data[2]: expected a whole number of machines, 0 or more, found -1"),
+        ({"data": [1, 1, 1.5, 1]}, ":1: data[2]: expected a whole number of machines, 0 or more, found 1.5"),
+        ({"data": [1, True, 1, 1]}, ":1: data[1]: expected a whole number of machines, 0 or more, found true"),
+        ({"data": [1, 1, 1, float("nan")]}, ":1: data[3]: expected a whole number of machines, 0 or more, found NaN"),
         ({"data": [1, "up", 1, 1]}, 'data[1]: expected a whole number of machines, 0 or more, found "up"'),
-        ({"data": [1, 5, 1, 1]}, "data[1]: has more machines than the capacity of 4 that was asked for"),
-        ({"prices": [1.0]}, "prices: has 1 values, but data has 4; give one price per tick, or none at all"),
-        ({"prices": [1, 1, -0.5, 1]}, "prices[2]: expected a price in USD per hour, 0 or more, found -0.5"),
-        ({"prices": [1, 1, 1, None]}, "prices[3]: a gap: this tick has no value; fill it or cut the trace there"),
-        ({"gap_seconds": 0}, "metadata.gap_seconds: expected seconds per tick, above 0, found 0"),
-        ({"gap_seconds": "5m"}, 'metadata.gap_seconds: expected seconds per tick, above 0, found "5m"'),
-        ({"drop": "gap_seconds"}, "metadata.gap_seconds: expected seconds per tick, above 0, found nothing"),
-        ({"drop": "metadata"}, "metadata: expected an object, found nothing; give gap_seconds in it"),
-        ({"capacity": 0}, "metadata.capacity: expected a whole number, 1 or more, found 0"),
-        ({"on_demand_usd_per_h": -1}, "metadata.on_demand_usd_per_h: expected USD per hour, 0 or more, found -1"),
+        ({"data": [1, 5, 1, 1]}, ":1: data[1]: has more machines than the capacity of 4 that was asked for"),
+        ({"prices": [1.0]}, ": prices: has 1 values, but data has 4; give one price per tick, or none at all"),
+        ({"prices": [1, 1, -0.5, 1]}, ":1: prices[2]: expected a price in USD per hour, 0 or more, found -0.5"),
+        ({"prices": [1, 1, 1, None]}, ":1: prices[3]: a gap: this tick has no value; fill it or cut the trace there"),
+        ({"gap_seconds": 0}, ": metadata.gap_seconds: expected seconds per tick, above 0, found 0"),
+        ({"gap_seconds": "5m"}, ': metadata.gap_seconds: expected seconds per tick, above 0, found "5m"'),
+        ({"drop": "gap_seconds"}, ": metadata.gap_seconds: expected seconds per tick, above 0, found nothing"),
+        ({"drop": "metadata"}, ": metadata: expected an object, found nothing; give gap_seconds in it"),
+        ({"capacity": 0}, ": metadata.capacity: expected a whole number, 1 or more, found 0"),
+        ({"on_demand_usd_per_h": -1}, ": metadata.on_demand_usd_per_h: expected USD per hour, 0 or more, found -1"),
         (
             {"start_time": "noon"},
-            'metadata.start_time: expected a time such as 2030-01-31T18:00:00+00:00, found "noon"',
+            ': metadata.start_time: expected a time such as 2030-01-31T18:00:00+00:00, found "noon"',
         ),
-        ({"zone": 7}, "metadata.zone: expected text, found 7"),
+        ({"zone": 7}, ": metadata.zone: expected text, found 7"),
     ],
 )
 def test_a_bad_trace_is_refused_with_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = written(tmp_path, **changes)
-    assert refused(path) == f"{path}: {message}"
+    assert refused(path) == f"{path}{message}"
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     other.write_text("[1, 2]")
     binary.write_bytes(b"\xff\xfe\x00")
     assert refused(absent) == f"{absent}: cannot be read: no such file or directory; check the path"
-    assert refused(broken) == f"{broken}:2: is not JSON: expecting value (column 16); write the trace again"
-    assert refused(other) == f"{other}: expected an object with 'metadata' and 'data', found [1, 2]"
+    assert refused(broken) == f"{broken}:2: is not JSON: expecting value (column 16); write it again"
+    assert refused(other) == f"{other}: expected an object, found [1, 2]"
     assert refused(binary) == f"{binary}: is not UTF-8 text; write it again"
 
 

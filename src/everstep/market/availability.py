@@ -1,12 +1,11 @@
 """Availability and preemption traces: how many machines one zone had, tick by tick.
 
-The format is ``{"metadata": {"gap_seconds": s, ...}, "data": [n, ...], "prices": [usd_per_h, ...]}``. Gap and data must be
-there. **Positive = available**; published simulators use the opposite sign, 1 = preempted.
+The format is ``{"metadata": {"gap_seconds": s, ...}, "data": [n, ...], "prices": [usd_per_h, ...]}``. Gap and data must
+be there. **Positive = available**; published simulators use the opposite sign, 1 = preempted.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from everstep.market.faults import Malformed, undecodable, unreadable
+from everstep.market.documents import line_of, read_document, shown
+from everstep.market.faults import Malformed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,17 +76,17 @@ def read_series(path: Path) -> Series:
         Malformed: it cannot be read, has a gap (a tick without a value), no ticks, a negative value, more machines
             than were asked for, or not one price per tick.
     """
-    document = _document(path)
+    document, source = read_document(path)
     metadata = document.get("metadata")
     if not isinstance(metadata, dict):
-        raise Malformed(path, "metadata", f"expected an object, found {_named(metadata)}", fix="give gap_seconds in it")
+        raise Malformed(path, "metadata", f"expected an object, found {shown(metadata)}", fix="give gap_seconds in it")
     gap_s = metadata.get("gap_seconds")
     if not _is_number(gap_s) or gap_s <= 0:
-        raise Malformed(path, "metadata.gap_seconds", f"expected seconds per tick, above 0, found {_named(gap_s)}")
-    counts = _values(path, document, "data", "a whole number of machines, 0 or more").astype(np.int64)
+        raise Malformed(path, "metadata.gap_seconds", f"expected seconds per tick, above 0, found {shown(gap_s)}")
+    counts = _values(path, source, document, "data", "a whole number of machines, 0 or more").astype(np.int64)
     prices = None
     if document.get("prices") is not None:
-        prices = _values(path, document, "prices", "a price in USD per hour, 0 or more").astype(np.float64)
+        prices = _values(path, source, document, "prices", "a price in USD per hour, 0 or more").astype(np.float64)
         if len(prices) != len(counts):
             text = f"has {len(prices)} values, but data has {len(counts)}"
             raise Malformed(path, "prices", text, fix="give one price per tick, or none at all")
@@ -102,7 +102,7 @@ def read_series(path: Path) -> Series:
         accelerator=words["accelerator"],
         gap_s=float(gap_s),
         start=_start(path, metadata),
-        capacity=_capacity(path, metadata, counts),
+        capacity=_capacity(path, source, metadata, counts),
         counts=counts,
         prices=prices,
         spot_usd_per_h=_price(path, metadata, "spot", words["instance_type"]),
@@ -144,26 +144,11 @@ def shared_clock(series: Sequence[Series]) -> int:
 _TEXTS = ("zone", "region", "cloud", "instance_type", "accelerator", "kind", "source")
 
 
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except UnicodeDecodeError:
-        raise undecodable(path) from None
-    except json.JSONDecodeError as error:
-        text = f"is not JSON: {error.msg.lower()} (column {error.colno})"
-        raise Malformed(path, "", text, line=error.lineno, fix="write the trace again") from None
-    if not isinstance(document, dict):
-        raise Malformed(path, "", f"expected an object with 'metadata' and 'data', found {_named(document)}")
-    return document
-
-
-def _values(path: Path, document: dict[str, Any], key: str, wanted: str) -> NDArray[Any]:
+def _values(path: Path, source: str, document: dict[str, Any], key: str, wanted: str) -> NDArray[Any]:
     """The list ``key`` as an array; the first value that is not what is wanted is named."""
     values = document.get(key)
     if not isinstance(values, list):
-        raise Malformed(path, key, f"expected a list, found {_named(values)}", fix="give one number per tick")
+        raise Malformed(path, key, f"expected a list, found {shown(values)}", fix="give one number per tick")
     if not values:
         raise Malformed(path, key, "has no ticks", fix="give one number per tick")
     whole = key == "data"
@@ -174,24 +159,27 @@ def _values(path: Path, document: dict[str, Any], key: str, wanted: str) -> NDAr
         if good.all():
             return array
     for index, value in enumerate(values):
-        where = f"{key}[{index}]"
         if value is None:
-            raise Malformed(path, where, "a gap: this tick has no value", fix="fill it or cut the trace there")
-        if not _is_number(value) or value < 0 or (whole and value != int(value)):
-            raise Malformed(path, where, f"expected {wanted}, found {_named(value)}")
+            message, fix = "a gap: this tick has no value", "fill it or cut the trace there"
+        elif not _is_number(value) or value < 0 or (whole and value != int(value)):
+            message, fix = f"expected {wanted}, found {shown(value)}", ""
+        else:
+            continue
+        raise Malformed(path, f"{key}[{index}]", message, line=line_of(source, key, index), fix=fix)
     raise AssertionError("the array was refused, but each of its values is good")
 
 
-def _capacity(path: Path, metadata: dict[str, Any], counts: NDArray[np.int64]) -> int:
+def _capacity(path: Path, source: str, metadata: dict[str, Any], counts: NDArray[np.int64]) -> int:
     capacity = metadata.get("capacity")
     most = int(counts.max())
     if capacity is None:
         return max(most, 1)
     if not _is_number(capacity) or capacity < 1 or capacity != int(capacity):
-        raise Malformed(path, "metadata.capacity", f"expected a whole number, 1 or more, found {_named(capacity)}")
+        raise Malformed(path, "metadata.capacity", f"expected a whole number, 1 or more, found {shown(capacity)}")
     if most > capacity:
-        where = f"data[{int(np.argmax(counts > capacity))}]"
-        raise Malformed(path, where, f"has more machines than the capacity of {int(capacity)} that was asked for")
+        index = int(np.argmax(counts > capacity))
+        message = f"has more machines than the capacity of {int(capacity)} that was asked for"
+        raise Malformed(path, f"data[{index}]", message, line=line_of(source, "data", index))
     return int(capacity)
 
 
@@ -204,7 +192,7 @@ def _price(path: Path, metadata: dict[str, Any], market: str, machine_type: str)
         if value is None:
             continue
         if not _is_number(value) or value < 0:
-            raise Malformed(path, f"metadata.{key}", f"expected USD per hour, 0 or more, found {_named(value)}")
+            raise Malformed(path, f"metadata.{key}", f"expected USD per hour, 0 or more, found {shown(value)}")
         return float(value) if key == plain else float(value) * _units(machine_type) / _units(key)
     return None
 
@@ -224,7 +212,7 @@ def _start(path: Path, metadata: dict[str, Any]) -> float | None:
         try:
             instant = datetime.fromisoformat(str(value))
         except ValueError:
-            text = f"expected a time such as 2030-01-31T18:00:00+00:00, found {_named(value)}"
+            text = f"expected a time such as 2030-01-31T18:00:00+00:00, found {shown(value)}"
             raise Malformed(path, f"metadata.{key}", text) from None
         return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
     return None
@@ -233,7 +221,7 @@ def _start(path: Path, metadata: dict[str, Any]) -> float | None:
 def _text(path: Path, metadata: dict[str, Any], key: str) -> str:
     value = metadata.get(key, "")
     if not isinstance(value, str):
-        raise Malformed(path, f"metadata.{key}", f"expected text, found {_named(value)}")
+        raise Malformed(path, f"metadata.{key}", f"expected text, found {shown(value)}")
     return value
 
 
@@ -243,11 +231,3 @@ def _when(start: float | None) -> str:
 
 def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _named(value: Any) -> str:
-    """A value as JSON writes it, cut where it is long."""
-    if value is None:
-        return "nothing"
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,31 @@
+"""Whose a region or a file is, by its name."""
+
+from __future__ import annotations
+
+import re
+
+CLOUDS = (
+    *("aws", "azure", "cudo", "do", "fluidstack", "gcp", "hyperbolic", "ibm", "lambda", "nebius", "oci", "ovhcloud"),
+    *("paperspace", "primeintellect", "runpod", "scaleway", "scp", "seeweb", "shadeform", "vast", "vsphere"),
+)
+"""Clouds that have public catalogs, by the names that these use."""
+
+_REGIONS = (
+    ("aws", re.compile(r"[a-z]{2,4}(?:-[a-z]+)+-\d")),
+    ("gcp", re.compile(r"[a-z]+-[a-z]+\d{1,2}")),
+    ("azure", re.compile(r"[a-z]+\d?")),
+)
+
+
+def cloud_of_region(region: str) -> str:
+    """``aws`` for ``us-east-1``, ``gcp`` for ``us-central1``, ``azure`` for ``eastus2``; empty for other names."""
+    return next((cloud for cloud, shape in _REGIONS if shape.fullmatch(region)), "")
+
+
+def cloud_of_file(name: str) -> str:
+    """The cloud that a path or URL names: ``.../v8/aws/vms.csv``, ``gcp_gpu_vms.csv``; empty when none is named."""
+    for part in reversed(re.split(r"[/\\]", name.lower())):
+        for word in re.split(r"[^a-z]+", part):
+            if word in CLOUDS:
+                return word
+    return ""
