@@ -11,7 +11,7 @@ import everstep
 
 
 def test_the_public_names_are_pinned() -> None:
-    assert set(everstep.__all__) == {"Client", "Task", "__version__", "run"}
+    assert set(everstep.__all__) == {"Client", "Task", "__version__", "load_task", "run"}
 
 
 def test_the_version_is_the_one_that_is_installed() -> None:

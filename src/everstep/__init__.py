@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _EXPORTS: dict[str, str] = {
     "Client": "everstep.client.api",
     "Task": "everstep.model.task",
+    "load_task": "everstep.client.taskfile",
     "run": "everstep.client.api",
 }
 

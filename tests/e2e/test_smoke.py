@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import everstep
 from tests.e2e.rig import Rig
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-smoke")]
@@ -20,6 +21,21 @@ def test_job_runs_succeeds_and_is_billed_as_metered(rig: Rig) -> None:
     rig.check_settled()
     rig.check_tokens()
     rig.check_ranks()
+
+
+def test_python_runs_a_task_file_with_its_folder(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/word.txt").write_text("brought along")
+    task = tmp_path / "task.yaml"
+    task.write_text(f"workdir: {tmp_path}/code\nsecrets: {{MARK: null}}\nrun: cat word.txt; test $MARK = 7\n")
+    detail = everstep.run(everstep.load_task(task, secrets={"MARK": "7"}), home=rig.home)
+    assert (detail.phase, detail.exit_code) == ("succeeded", 0)
+    assert "brought along" in capsys.readouterr().out
+    (tmp_path / "code/word.txt").write_text("brought again")
+    detail = everstep.run(task, secrets={"MARK": "8"}, home=rig.home)
+    assert (detail.phase, detail.exit_code) == ("failed", 1)
+    assert "brought again" in capsys.readouterr().out
+    rig.check_settled()
 
 
 def test_failing_script_fails_with_its_exit_code_and_last_lines(rig: Rig) -> None:

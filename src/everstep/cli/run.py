@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import shlex
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,13 +15,10 @@ import typer
 from everstep.cli import failures, link, wording
 from everstep.cli.output import Column, Output, OutputOption, document, facts, table
 from everstep.cli.variables import EnvOption, SecretOption, variables
-from everstep.model.units import format_size
 
 if TYPE_CHECKING:
-    from everstep.client.api import Client
     from everstep.client.results import PlanView
     from everstep.client.taskfile import LoadedTask, Override
-    from everstep.client.workdir import Packed
 
 _COMMAND = "everstep run"
 #: More offers than that hide the choice; `everstep offers` lists them all.
@@ -67,11 +63,13 @@ def run(
         "--workdir": None if workdir is None else str(workdir),
         "--keep-on-failure": keep_on_failure,
     }
+    from everstep.client.bringing import bring
+
     loaded = _load(task or [], context.obj.command, flags, env or [], secret or [])
     if not (yes or dry_run or sys.stdin.isatty()):
         raise failures.usage(_COMMAND, "", "asks before it spends, and there is no terminal to ask on", "add -y")
     with link.started() as client:
-        ready = _upload(client, loaded) if not dry_run else loaded
+        ready = bring(client, loaded, _say) if not dry_run else loaded
         plan = client.plan(ready.task)
         if dry_run:
             document(plan, output) if output is not Output.TABLE else _show(ready, plan)
@@ -169,27 +167,6 @@ def _job_name(command: list[str]) -> str:
     text = Path(scripts[0] if scripts else command[0].split()[0] if command[0].split() else "task").stem
     cleaned = "".join(c if c.isascii() and c.isalnum() else "-" for c in text).strip("-").lower()
     return cleaned if cleaned and cleaned[0].isalpha() else "task"
-
-
-def _upload(client: Client, loaded: LoadedTask) -> LoadedTask:
-    """Brings the workdir and local mounts to the server; the task with their digests."""
-    if loaded.workdir is None and not loaded.mounts:
-        return loaded
-    from everstep.client.workdir import pack_workdir
-
-    with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
-
-        def bring(packed: Packed, what: str) -> str:
-            for name in packed.skipped:
-                _say(f"warning: {what}: {name} is left out: it leads outside the folder, or is no file")
-            if not client.has_upload(packed.digest):
-                _say(f"uploading {what}: {packed.files} files, {format_size(packed.archive_bytes)}")
-            return client.upload(packed.archive)
-
-        into = Path(folder)
-        workdir = "" if loaded.workdir is None else bring(pack_workdir(loaded.workdir, into=into), str(loaded.workdir))
-        mounts = {mount.target: bring(mount.pack(into=into), mount.target) for mount in loaded.mounts}
-    return dataclasses.replace(loaded, task=loaded.uploaded(workdir_digest=workdir, mount_digests=mounts))
 
 
 # --- The plan --------------------------------------------------------------------------------------------------------

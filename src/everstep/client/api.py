@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from everstep.client import results as r
@@ -18,6 +18,9 @@ from everstep.client.wire import LostAnswer, ServerTrouble, StreamEvent, Unavail
 from everstep.model.codec import from_dict, to_dict
 from everstep.model.errors import BadInput, NotFound, Problem
 from everstep.model.task import Task
+
+if TYPE_CHECKING:
+    from everstep.client.taskfile import LoadedTask
 
 PATIENCE_S = 60.0
 """How long a follower waits for a server that went away."""
@@ -357,7 +360,7 @@ def _path(job: str, *rest: str) -> str:
 
 
 def run(
-    task: Task,
+    task: Task | LoadedTask | Path | str,
     *,
     secrets: Mapping[str, str] | None = None,
     project: str | None = None,
@@ -367,8 +370,9 @@ def run(
     """Runs a task to its end: starts a server if none runs, submits, follows.
 
     Args:
-        task: what to run.
-        secrets: a value for each of ``task.secret_names``.
+        task: a task file or what ``load_task`` read of one, whose workdir and mounts are brought along; or a task made
+            in Python.
+        secrets: a value for each of the task's secrets; they win over the file's.
         project: whose it is.
         home: folder of the installation.
         echo: print the logs as they come.
@@ -377,6 +381,12 @@ def run(
         The job as it ended; ``exit_code`` tells how. Interrupting the call leaves the job running.
     """
     with Client.ensure(home) as client:
+        if not isinstance(task, Task):
+            from everstep.client.bringing import bring
+            from everstep.client.taskfile import LoadedTask, load_task
+
+            loaded = bring(client, task if isinstance(task, LoadedTask) else load_task(task, secrets=secrets))
+            task, secrets = loaded.task, {**loaded.secrets, **(secrets or {})}
         job = client.submit(task, secrets=secrets, project=project)
         if echo:
             for part in client.logs(job, follow=True):
