@@ -35,6 +35,7 @@ def test_python_runs_a_task_file_with_its_folder(rig: Rig, tmp_path: Path, capsy
     detail = everstep.run(task, secrets={"MARK": "8"}, home=rig.home)
     assert (detail.phase, detail.exit_code) == ("failed", 1)
     assert "brought again" in capsys.readouterr().out
+    rig.jobs += [job.job for job in rig.client.jobs(all=True)]
     rig.check_settled()
 
 
