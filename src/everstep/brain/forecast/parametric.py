@@ -149,7 +149,7 @@ def fit_gamma_poisson(lives: Sequence[Lifetime]) -> GammaPoisson:
         b = a / math.exp(p[1])
         terms = gammaln(a + k) - gammaln(a) + a * math.log(b) - (a + k) * np.log(b + hours)
         # Weakly towards a shape of 1: with pools that are all alike the likelihood has no maximum.
-        return -float(np.sum(terms)) + 0.5 * (p[0] / 3.0) ** 2
+        return float(0.5 * (p[0] / 3.0) ** 2 - np.sum(terms))
 
     found = minimize(loss, [0.0, math.log(rate)], method="Nelder-Mead").x
     shape = math.exp(found[0])

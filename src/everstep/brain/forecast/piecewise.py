@@ -44,6 +44,22 @@ class Piecewise:
         """Chance that what has reached ``age_h`` ends within the next ``within_h`` hours."""
         return -math.expm1(-self.between(age_h, age_h + within_h))
 
+    def hours_to(self, age_h: float, hazard: float) -> float:
+        """Hours after ``age_h`` in which ``hazard`` events are expected; infinite if never.
+
+        With ``hazard`` = -log(1 - q) it is the q-quantile of the time left, with an Exp(1) variate a draw of it.
+        """
+        j = bisect_right(self.from_h, age_h) - 1
+        spent_h = 0.0
+        for start_h, stop_h, rate in zip(
+            (age_h, *self.from_h[j + 1 :]), (*self.from_h[j + 1 :], math.inf), self.per_h[j:], strict=True
+        ):
+            if rate > 0.0 and hazard <= rate * (stop_h - start_h):
+                return spent_h + hazard / rate
+            hazard -= rate * (stop_h - start_h) if rate > 0.0 else 0.0
+            spent_h += stop_h - start_h
+        return math.inf
+
     def mean_residual_h(self, age_h: float, horizon_h: float) -> float:
         """E[min(time left, horizon)] of what has reached ``age_h``, in hours: the integral of the survival function."""
         total, alive = 0.0, 1.0
