@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.conftest import OFFER, RUNNING, Cli, FakeClient
+from tests.cli.conftest import NOW, OFFER, RUNNING, Cli, FakeClient
 
 LISTINGS = {
     "jobs": ("jobs",),
@@ -111,6 +111,14 @@ def test_why_is_told_oldest_first(cli: Cli, client: FakeClient) -> None:
     assert out.index("launch 0.0") < out.index("waits for a machine to boot")
     assert "looked at seed=7" in out
     assert client.called("why") == [("aaaa", 2)]
+
+
+def test_events_end_with_how_the_job_ended(cli: Cli, client: FakeClient) -> None:
+    assert "the job" not in cli("events", "aaaa").out
+    ended = {"phase": "failed", "exit_code": 41, "why": "RuntimeError: x\nmore", "ended_at": NOW}
+    client.found = {RUNNING.job: dataclasses.replace(RUNNING, **ended)}
+    for arguments in (("events", "aaaa"), ("events", "aaaa", "-f")):
+        assert cli(*arguments).out.splitlines()[-1].endswith("  the job failed with exit code 41: RuntimeError: x")
 
 
 def test_events_can_be_followed_one_json_object_a_line(cli: Cli, client: FakeClient) -> None:

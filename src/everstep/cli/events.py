@@ -13,7 +13,7 @@ from everstep.cli.output import Column, Output, OutputOption, field, listing
 from everstep.model.codec import to_dict
 
 if TYPE_CHECKING:
-    from everstep.client.results import EventView
+    from everstep.client.results import EventView, JobView
 
 _COLUMNS = (
     Column("AT", lambda e: wording.instant(e.at)),
@@ -37,13 +37,25 @@ def events(
         found = client.events(job, after=after, follow=follow)
         if not follow:
             listing(list(found), _COLUMNS, output, empty="no events")
-            return
-        for event in found:
-            print(_line(event) if output is Output.TABLE else _document_line(event, output), flush=True)
+        else:
+            for event in found:
+                print(_line(event) if output is Output.TABLE else _document_line(event, output), flush=True)
+        if output is Output.TABLE:
+            print(_end(client.status(job)), end="")
 
 
 def _line(event: EventView) -> str:
     return f"{wording.clock(event.at)}  {event.kind:<20}  {event.text}".rstrip()
+
+
+def _end(job: JobView) -> str:
+    """How the job ended, which follows from its events and is none of them; empty while it runs."""
+    if not job.ended:
+        return ""
+    code = "" if job.exit_code is None else f" with exit code {job.exit_code}"
+    why = f": {wording.first_line(job.why)}" if job.why else ""
+    verb = f"was {job.phase}" if job.phase == "cancelled" else job.phase
+    return f"{wording.clock(job.ended_at)}  the job {verb}{code}{why}\n"
 
 
 def _document_line(event: EventView, output: Output) -> str:
