@@ -118,7 +118,7 @@ def test_events_end_with_how_the_job_ended(cli: Cli, client: FakeClient) -> None
     ended = {"phase": "failed", "exit_code": 41, "why": "RuntimeError: x\nmore", "ended_at": NOW}
     client.found = {RUNNING.job: dataclasses.replace(RUNNING, **ended)}
     for arguments in (("events", "aaaa"), ("events", "aaaa", "-f")):
-        assert cli(*arguments).out.splitlines()[-1].endswith("  the job failed with exit code 41: RuntimeError: x")
+        assert cli(*arguments).out.splitlines()[-1].endswith("  the job failed with exit code 41: RuntimeError: x ...")
 
 
 def test_events_can_be_followed_one_json_object_a_line(cli: Cli, client: FakeClient) -> None:
