@@ -105,7 +105,7 @@ def test_the_price_of_a_larger_machine_is_shared_out(tmp_path: Path) -> None:
         ({"data": [1, 1, 1.5, 1]}, ":1: data[2]: expected a whole number of machines, 0 or more, found 1.5"),
         ({"data": [1, True, 1, 1]}, ":1: data[1]: expected a whole number of machines, 0 or more, found true"),
         ({"data": [1, 1, 1, float("nan")]}, ":1: data[3]: expected a whole number of machines, 0 or more, found NaN"),
-        ({"data": [1, "up", 1, 1]}, 'data[1]: expected a whole number of machines, 0 or more, found "up"'),
+        ({"data": [1, "up", 1, 1]}, ':1: data[1]: expected a whole number of machines, 0 or more, found "up"'),
         ({"data": [1, 5, 1, 1]}, ":1: data[1]: has more machines than the capacity of 4 that was asked for"),
         ({"prices": [1.0]}, ": prices: has 1 values, but data has 4; give one price per tick, or none at all"),
         ({"prices": [1, 1, -0.5, 1]}, ":1: prices[2]: expected a price in USD per hour, 0 or more, found -0.5"),

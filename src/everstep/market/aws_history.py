@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NoReturn
 
+from everstep.market.clouds import region_of_zone
 from everstep.market.documents import line_of, number, read_document, shown
 from everstep.market.faults import Malformed
 from everstep.market.prices import Gathering, Place, PriceSeries
@@ -65,7 +66,7 @@ def _row(path: Path, text: str, index: int, entry: dict[str, Any]) -> tuple[Plac
         at = instant(stamp)
     except ValueError:
         _refuse(path, text, index, "Timestamp", f"expected a time such as 2030-01-31T18:00:00Z, found {shown(stamp)}")
-    return Place("aws", zone.rstrip("abcdefghijklmnopqrstuvwxyz"), zone, machine_type), at, price
+    return Place("aws", region_of_zone("aws", zone), zone, machine_type), at, price
 
 
 def _refuse(path: Path, text: str, index: int, field: str, message: str) -> NoReturn:

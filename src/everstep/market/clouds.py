@@ -29,3 +29,12 @@ def cloud_of_file(name: str) -> str:
             if word in CLOUDS:
                 return word
     return ""
+
+
+def region_of_zone(cloud: str, zone: str) -> str:
+    """``us-east-1`` of AWS's ``us-east-1a``, ``us-central1`` of GCP's ``us-central1-f``; other zones as they are."""
+    if cloud == "aws":
+        return re.sub(r"(\d)[a-z]$", r"\1", zone)
+    if cloud == "gcp":
+        return re.sub(r"-[a-z]$", "", zone)
+    return zone
