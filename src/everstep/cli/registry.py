@@ -57,6 +57,7 @@ COMMANDS: dict[str, Entry] = {
         Entry("retry", "steer:retry", "Run ended jobs again: same id, same checkpoints.", _STEER),
         Entry("exec", "exec:exec_", "Run a command on every machine of a job.", _STEER),
         Entry("offers", "offers:offers", "List what can be leased now.", _PLACE),
+        Entry("sim", "sim:app", "What would this have cost? Policies over recorded traces.", _PLACE),
         Entry("server", "server:app", "Start, stop or look at the server.", _PLACE),
         Entry("local", "local:app", "Machines of the cloud in a box, and faults on command.", _PLACE),
         Entry("version", "version:version", "Print the version.", _PLACE),
