@@ -63,9 +63,24 @@ def split_by_time(lives: Sequence[Lifetime], earlier: float) -> tuple[list[Lifet
     return [lives[i] for i in order[:cut]], [lives[i] for i in order[cut:]]
 
 
-def score(name: str, earlier: Sequence[Lifetime], later: Sequence[Lifetime]) -> float:
+def fitted(name: str, lives: Sequence[Lifetime], *, half_life_h: float | None = None) -> Fitted:
+    """The named model of some records.
+
+    Args:
+        name: key of ``MODELS``.
+        lives: records.
+        half_life_h: hours after which a record counts half; None: never. Only ``frailty`` forgets.
+    """
+    if name == DEFAULT and half_life_h is not None:
+        return fit_frailty(lives, half_life_h=half_life_h)
+    return MODELS[name](lives)
+
+
+def score(
+    name: str, earlier: Sequence[Lifetime], later: Sequence[Lifetime], *, half_life_h: float | None = None
+) -> float:
     """Mean log-likelihood per later record, densities per hour, of a model fitted to the earlier ones.
 
     Minus infinity for a model of steps when a moment of loss is known exactly: steps have no density.
     """
-    return mean_log_likelihood(later, MODELS[name](earlier).of)
+    return mean_log_likelihood(later, fitted(name, earlier, half_life_h=half_life_h).of)
