@@ -58,8 +58,10 @@ COMMANDS: dict[str, Entry] = {
         Entry("exec", "exec:exec_", "Run a command on every machine of a job.", _STEER),
         Entry("offers", "offers:offers", "List what can be leased now.", _PLACE),
         Entry("sim", "sim:app", "What would this have cost? Policies over recorded traces.", _PLACE),
+        Entry("prices", "prices:app", "What machines cost over time, by zone: list or draw it.", _PLACE),
         Entry("server", "server:app", "Start, stop or look at the server.", _PLACE),
         Entry("local", "local:app", "Machines of the cloud in a box, and faults on command.", _PLACE),
+        Entry("forecast", "forecast:app", "How long machines last: fit, judge and draw models.", _PLACE),
         Entry("version", "version:version", "Print the version.", _PLACE),
     )
 }

@@ -34,10 +34,10 @@ def read_catalog(path: Path, *, as_of: float, cloud: str = "", source: str = "")
     Raises:
         Malformed: a row is malformed, or nothing tells whose catalog it is.
     """
+    listed: Iterable[Listed] = [_listed(row) for row in rows(path, COLUMNS)]
     cloud = cloud or cloud_of_file(source) or cloud_of_file(str(path))
     if not cloud:
-        raise Malformed(path, "", "nothing tells whose catalog this is", fix="name the cloud")
-    listed: Iterable[Listed] = [_listed(row) for row in rows(path, COLUMNS)]
+        raise Malformed(path, "", "nothing tells whose catalog this is", fix="name the cloud (--cloud aws)")
     if cloud == "gcp":
         listed = whole_machines(listed)
     return tuple(dict.fromkeys(_offers(listed, cloud, as_of, source or path.name)))

@@ -23,8 +23,8 @@ def cloud_of_region(region: str) -> str:
 
 
 def cloud_of_file(name: str) -> str:
-    """The cloud that a path or URL names: ``.../v8/aws/vms.csv``, ``gcp_gpu_vms.csv``; empty when none is named."""
-    for part in reversed(re.split(r"[/\\]", name.lower())):
+    """The cloud that the end of a path or URL names: ``v8/aws/vms.csv``, ``gcp_gpu_vms.csv``; empty when none is."""
+    for part in re.split(r"[/\\]", name.lower())[-1:-3:-1]:
         for word in re.split(r"[^a-z]+", part):
             if word in CLOUDS:
                 return word

@@ -66,6 +66,38 @@ class PriceSeries:
         row = int(np.searchsorted(self.at, when, side="right")) - 1
         return None if row < 0 or math.isnan(values[row]) else float(values[row])
 
+    def between(self, since: float | None, until: float | None) -> PriceSeries | None:
+        """The part from ``since`` to ``until`` (UTC seconds; None = open), begun with the price in force at ``since``.
+
+        None if nothing was known yet by ``until``.
+        """
+        first = 0 if since is None else max(int(np.searchsorted(self.at, since, side="right")) - 1, 0)
+        end = len(self.at) if until is None else int(np.searchsorted(self.at, until, side="right"))
+        if first >= end:
+            return None
+        at = self.at[first:end] if since is None else np.maximum(self.at[first:end], since)
+        return PriceSeries(
+            self.place, self.source, at, self.spot_usd_per_h[first:end], self.on_demand_usd_per_h[first:end]
+        )
+
+    def spread(self) -> tuple[float, float, float] | None:
+        """Lowest, mean and highest spot price, USD per hour; None if it was never sold.
+
+        The mean weighs each price by the time that it held, up to the last row; that of one instant is its mean.
+        """
+        sold = ~np.isnan(self.spot_usd_per_h)
+        if not sold.any():
+            return None
+        prices = self.spot_usd_per_h[sold]
+        held_s = np.diff(self.at, append=self.at[-1])[sold]
+        mean = float(np.average(prices, weights=held_s)) if held_s.sum() > 0 else float(prices.mean())
+        return float(prices.min()), mean, float(prices.max())
+
+    def changes(self) -> int:
+        """How often the spot price changed, or came or went."""
+        known = np.nan_to_num(self.spot_usd_per_h, nan=-1.0)
+        return int(np.count_nonzero(np.diff(known)))
+
     @property
     def as_of(self) -> float:
         """UTC seconds of the last row."""
