@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from everstep.cli.cheapest import cheapest
 from everstep.cli.output import Column, Output, OutputOption, document, facts, field, listing, table
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from everstep.sim.reference.rows import Task
 
 app = typer.Typer()
+app.command()(cheapest)
 
 _REFERENCE = "world: recorded traces, reference semantics (whole ticks, no boot time, no notice)"
 _Traces = Annotated[Path, typer.Option("--traces", metavar="DIR", help="Folder that the rows' traces lie in.")]
@@ -175,7 +177,7 @@ def job(
 def _run(parts: list[Batch], total: int, workers: int | None) -> list[Outcome]:
     from everstep.sim.reference import grid as grids
 
-    with _bar(total) as told:
+    with bar(total) as told:
         return grids.run(parts, grids.processes(workers or grids.cores()), told)
 
 
@@ -208,7 +210,7 @@ def _tell_missing(pairs: list[tuple[str, str]], usd_per_gb: float) -> None:
 
 
 @contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], None]]:
+def bar(total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done: None

@@ -51,10 +51,10 @@ def _document(found: Found) -> tuple[PriceSeries, ...]:
 
 
 def _of_trace(series: Series) -> PriceSeries:
-    """Spot prices of an availability trace; only rows at which the price changes."""
+    """Spot prices of an availability trace: rows at which the price changes, and the last tick."""
     if series.prices is None or series.start is None:
         raise Malformed(series.file, "prices", "this trace has no prices, or no time at which it starts")
-    rows = np.flatnonzero(np.diff(series.prices, prepend=math.nan) != 0)
+    rows = np.union1d(np.flatnonzero(np.diff(series.prices, prepend=math.nan) != 0), [series.ticks - 1])
     prices = series.prices[rows]
     listed = math.nan if series.on_demand_usd_per_h is None else series.on_demand_usd_per_h
     place = Place(series.cloud, series.region, series.zone, series.machine_type, series.accelerator)

@@ -9,7 +9,7 @@ paid on the new offer and makes no progress; spot machines are never taken away.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -113,14 +113,24 @@ class Grid:
         """Shape (n,): USD per hour of one accelerator of each offer, ``hour`` hours after the start."""
         return self.usd_per_gpu_h[:, self._column(hour)]
 
+    def sold_at(self, hour: float) -> bool:
+        """Whether any offer has a price then."""
+        return bool(np.isfinite(self.at(hour)).any()) if self.places else False
+
     def cost_usd(self, offer: int, start_h: float, end_h: float) -> float:
         """One accelerator of an offer from ``start_h`` to ``end_h``, hours after the start; each hour at its price."""
-        cost, now_h = 0.0, start_h
-        while now_h < end_h - _SLACK_H:
-            next_h = min(math.floor(now_h + _SLACK_H) + 1.0, end_h)
-            cost += (next_h - now_h) * self.usd_per_gpu_h[offer, self._column(now_h)]
-            now_h = next_h
-        return float(cost)
+        return self._spent(offer, end_h) - self._spent(offer, start_h)
+
+    def _spent(self, offer: int, hour: float) -> float:
+        """From the start to ``hour``, as if an offer had been free before its first price."""
+        column = self._column(hour)
+        return float(self._until[offer, column] + (hour - column) * self.usd_per_gpu_h[offer, column])
+
+    @cached_property
+    def _until(self) -> NDArray[np.float64]:
+        """Shape (n, hours): what one accelerator costs from the start to the beginning of each hour."""
+        prices = np.nan_to_num(self.usd_per_gpu_h)
+        return np.cumsum(prices, axis=1) - prices
 
     def _column(self, hour: float) -> int:
         last: int = self.usd_per_gpu_h.shape[1] - 1
@@ -192,10 +202,10 @@ def run(grid: Grid, strategy: Strategy, rates: Mapping[str, float], work: float,
     raise NeverDone("nothing is sold that could do the work")
 
 
-def summarize(
+def summaries(
     grid: Grid, region: str, rates: Mapping[str, Mapping[str, float]], days: Iterable[float], starts: Sequence[int]
-) -> list[Summary]:
-    """Every strategy, model and length of job.
+) -> Iterator[Summary]:
+    """Every strategy, model and length of job, one after the other.
 
     Args:
         grid: prices of all clouds.
@@ -207,7 +217,6 @@ def summarize(
     Raises:
         NeverDone: nothing is sold that could do the work.
     """
-    found = []
     narrowed = {name: offered(grid, name, region) for name in {strategy.offers for strategy in STRATEGIES}}
     for length in days:
         for model, of_model in rates.items():
@@ -218,5 +227,4 @@ def summarize(
                 elapsed_days = fmean(outcome.elapsed_h for outcome in outcomes) / 24.0
                 moves = fmean(outcome.moves for outcome in outcomes)
                 row = (fmean(costs), min(costs), max(costs), elapsed_days, moves)
-                found.append(Summary(model, length, strategy.name, *row))
-    return found
+                yield Summary(model, length, strategy.name, *row)
