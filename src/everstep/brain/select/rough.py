@@ -24,11 +24,16 @@ def remaining_usd(situation: Situation, place: Place, mode: Mode) -> float:
     return price * (work_s + situation.changeover_s) / 3600.0 + place.move_usd
 
 
-def cheapest_spot(situation: Situation) -> Place | None:
-    """The running spot machine's place; else the cheapest place whose spot is up and below on-demand; None if none."""
+def cheapest_spot(situation: Situation, avoid: str = "") -> Place | None:
+    """The running spot machine's place; else the cheapest place whose spot is up and no dearer than on-demand.
+
+    ``avoid``: a region to be taken only when no other has spot. None if there is none.
+    """
     if situation.standing.mode is Mode.SPOT:
         return situation.place(situation.standing.place)
     places = [place for place in situation.places if place.up and affordable(place)]
+    if avoid:
+        places = [place for place in places if place.region != avoid] or places
     if len(places) < 2:
         return places[0] if places else None
     return min(places, key=lambda place: (remaining_usd(situation, place, Mode.SPOT), place.name))

@@ -8,9 +8,11 @@ from everstep.brain.select.course import Course, Memory, Mode, Situation
 from everstep.brain.select.rough import BASIS, cheapest_on_demand, cheapest_spot, weigh
 
 
-def spot(situation: Situation, reason: str, *, wake_at: float = math.inf, memory: Memory = None) -> Course | None:
-    """The running spot machine, else the cheapest spot that is up; None if there is none."""
-    place = cheapest_spot(situation)
+def spot(
+    situation: Situation, reason: str, *, wake_at: float = math.inf, memory: Memory = None, avoid: str = ""
+) -> Course | None:
+    """The running spot machine, else the cheapest spot that is up, ``avoid`` (a region) last; None if there is none."""
+    place = cheapest_spot(situation, avoid)
     if place is None:
         return None
     return Course(Mode.SPOT, place.name, reason, wake_at, memory, weigh(situation), BASIS)

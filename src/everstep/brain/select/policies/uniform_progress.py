@@ -7,6 +7,7 @@ there is any, else on-demand. Ahead of it: spot, else idle.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Situation
 from everstep.brain.select.net import crunch_at
@@ -19,16 +20,26 @@ class UniformProgress:
 
     With ``hysteresis``, a job on on-demand stays there while there is no spot, even when ahead, and leaves it for spot
     only when it is ahead of where it would have to be two changeovers later. Either way it starts nothing but on-demand
-    once the time left is no more than the work left and two changeovers.
+    once the time left is no more than the work left and two changeovers. With ``elsewhere`` (failover) a lost spot
+    machine is replaced in another region if there is spot; its memory is the region of the last loss.
     """
 
     guarded = True
 
-    def __init__(self, *, hysteresis: bool = True) -> None:
-        self.hysteresis = hysteresis
+    def __init__(self, *, hysteresis: bool = True, elsewhere: bool = False) -> None:
+        self.hysteresis, self.elsewhere = hysteresis, elsewhere
 
     def steer(self, situation: Situation, memory: Memory) -> Course:
         """See ``Policy``."""
+        avoid = self._avoided(situation, memory) if self.elsewhere else ""
+        course = self._choose(situation, avoid)
+        return replace(course, memory=avoid) if avoid else course
+
+    def _avoided(self, situation: Situation, memory: Memory) -> str:
+        lost = situation.place(situation.standing.lost_from)
+        return lost.region if lost is not None else memory if isinstance(memory, str) else ""
+
+    def _choose(self, situation: Situation, avoid: str) -> Course:
         mode = situation.standing.mode
         crunch = crunch_at(situation, 2.0 * situation.changeover_s)
         if mode is not Mode.SPOT and situation.now_s >= crunch - INSTANT_S:
@@ -36,11 +47,11 @@ class UniformProgress:
             if course is not None:
                 return course
         if mode is Mode.ON_DEMAND and self.hysteresis:
-            return self._leave(situation, crunch)
-        return self._go(situation, crunch)
+            return self._leave(situation, avoid)
+        return self._go(situation, crunch, avoid)
 
-    def _go(self, situation: Situation, crunch: float) -> Course:
-        taken = spot(situation, "spot is up")
+    def _go(self, situation: Situation, crunch: float, avoid: str) -> Course:
+        taken = spot(situation, "spot is up", avoid=avoid)
         if taken is not None:
             return taken
         ahead_s = _ahead_s(situation, 0.0)
@@ -55,12 +66,13 @@ class UniformProgress:
         reason = f"no spot is up and {ahead_s:.0f} s ahead of the even line"
         return idle(situation, reason, wake_at=min(falls_behind_at, crunch))
 
-    def _leave(self, situation: Situation, crunch: float) -> Course:
+    def _leave(self, situation: Situation, avoid: str) -> Course:
         """From on-demand, with hysteresis."""
         ahead_s = _ahead_s(situation, 2.0 * situation.changeover_s)
         up = any(place.up and affordable(place) for place in situation.places)
         if up and ahead_s > 0:
-            taken = spot(situation, "spot is up, and ahead of the even line by more than two changeovers need")
+            reason = "spot is up, and ahead of the even line by more than two changeovers need"
+            taken = spot(situation, reason, avoid=avoid)
             if taken is not None:
                 return taken
         reason = "no spot is up: stay" if not up else "spot is up, but not far enough ahead to change over twice"
