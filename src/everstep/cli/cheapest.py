@@ -66,7 +66,11 @@ def cheapest(
     if min(lengths) <= 0:
         raise usage(_COMMAND, "--days", f"must be above 0, found {min(lengths):g}")
     rates = _rates(read_throughputs(throughputs), throughputs, model or [])
-    grid = hourly(read_prices(located(prices, time.time())), _instant(start))
+    series = [one for one in read_prices(located(prices, time.time())) if one.spread() is not None]
+    begins = _instant(start)
+    if not series or begins < min(float(one.at[0]) for one in series):
+        raise usage(_COMMAND, "--start", f"{prices} has no spot prices at {start}")
+    grid = hourly(series, begins)
     baseline = offered(grid, "baseline", region)
     if not baseline.places:
         raise usage(_COMMAND, "--region", f"{prices} has no p3.2xlarge in {region}")

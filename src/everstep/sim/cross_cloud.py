@@ -109,13 +109,9 @@ class Grid:
         """Accelerator of each offer, in small letters."""
         return tuple(place.accelerator.lower() for place in self.places)
 
-    def at(self, hour: float) -> NDArray[np.float64]:
-        """Shape (n,): USD per hour of one accelerator of each offer, ``hour`` hours after the start."""
-        return self.usd_per_gpu_h[:, self._column(hour)]
-
     def sold_at(self, hour: float) -> bool:
         """Whether any offer has a price then."""
-        return bool(np.isfinite(self.at(hour)).any()) if self.places else False
+        return bool(np.isfinite(self.usd_per_gpu_h[:, self.column(hour)]).any()) if self.places else False
 
     def cost_usd(self, offer: int, start_h: float, end_h: float) -> float:
         """One accelerator of an offer from ``start_h`` to ``end_h``, hours after the start; each hour at its price."""
@@ -123,7 +119,7 @@ class Grid:
 
     def _spent(self, offer: int, hour: float) -> float:
         """From the start to ``hour``, as if an offer had been free before its first price."""
-        column = self._column(hour)
+        column = self.column(hour)
         return float(self._until[offer, column] + (hour - column) * self.usd_per_gpu_h[offer, column])
 
     @cached_property
@@ -132,7 +128,8 @@ class Grid:
         prices = np.nan_to_num(self.usd_per_gpu_h)
         return np.cumsum(prices, axis=1) - prices
 
-    def _column(self, hour: float) -> int:
+    def column(self, hour: float) -> int:
+        """The column in force ``hour`` hours after the start."""
         last: int = self.usd_per_gpu_h.shape[1] - 1
         return min(math.floor(hour + _SLACK_H), last)
 
@@ -143,15 +140,19 @@ class Grid:
 
 
 def hourly(series: Sequence[PriceSeries], start: float) -> Grid:
-    """Prices of machines with accelerators, from ``start`` (UTC seconds) to the last row of all."""
-    sold = [one for one in series if one.place.accelerator_count]
+    """Spot prices of machines with accelerators, from ``start`` (UTC seconds) to the last row of all.
+
+    The last price of an offer holds although it left the market: the study takes no machine away.
+    """
+    sold = [one for one in series if one.place.accelerator_count and one.spread() is not None]
     hours = max(math.ceil((max(one.as_of for one in sold) - start) / HOUR_S), 0) + 1 if sold else 0
     at = start + HOUR_S * np.arange(hours)
     table = np.full((len(sold), hours), np.nan)
     for row, one in enumerate(sold):
-        index = np.searchsorted(one.at, at, side="right") - 1
+        priced = ~np.isnan(one.spot_usd_per_h)
+        index = np.searchsorted(one.at[priced], at, side="right") - 1
         known = index >= 0
-        table[row, known] = one.spot_usd_per_h[index[known]] / one.place.accelerator_count
+        table[row, known] = one.spot_usd_per_h[priced][index[known]] / one.place.accelerator_count
     return Grid(tuple(one.place for one in sold), start, table)
 
 
@@ -180,16 +181,16 @@ def run(grid: Grid, strategy: Strategy, rates: Mapping[str, float], work: float,
         NeverDone: nothing is sold that could do the work.
     """
     rate = np.array([rates.get(name, math.nan) for name in grid.accelerators])
+    value = np.nan_to_num(grid.usd_per_gpu_h / rate[:, np.newaxis], nan=np.inf)
     now_h, left, cost_usd, moves = float(hour), work, 0.0, 0
     on: int | None = None
     while now_h - hour < LONGEST_H:
-        prices = grid.at(now_h)
-        chosen = cheapest(prices / rate, on, strategy.margin)
+        chosen = cheapest(value[:, grid.column(now_h)], on, strategy.margin)
         if chosen is None:
             break
         if on is not None and chosen != on:
             moves += 1
-            cost_usd += strategy.move_h * prices[chosen]
+            cost_usd += strategy.move_h * grid.usd_per_gpu_h[chosen, grid.column(now_h)]
             now_h += strategy.move_h
         on = chosen
         # The next choice is so many hours of work away: a move puts it off.
