@@ -19,7 +19,7 @@ from everstep.cli.demo.scenario import DATA, NODES, SCRIPT
 from everstep.model.errors import EverstepError
 from everstep.model.handshake import ENV_CHECKPOINT_DIR, ENV_CHECKPOINT_EVERY
 
-_CALIBRATION_STEPS, _WARM_UP_STEPS = 60, 15
+_CALIBRATION_STEPS, _WARM_UP_STEPS = 150, 30
 _PATIENCE_S = 900.0
 #: So long that no save disturbs it.
 _NO_SAVES_S = "86400"
