@@ -71,11 +71,10 @@ def _document(path: Path) -> tuple[Advice, ...]:
             for machine_type, entry in _object(path, where, types).items():
                 where_one = f"{where}.{machine_type}"
                 found = _object(path, where_one, entry)
-                bounds = ranges.get(found.get("r", -1))
+                told = found.get("r")
+                bounds = ranges.get(told) if isinstance(told, int) else None
                 if bounds is None:
-                    raise Malformed(
-                        path, f"{where_one}.r", f"expected the index of a range, found {shown(found.get('r'))}"
-                    )
+                    raise Malformed(path, f"{where_one}.r", f"expected the index of a range, found {shown(told)}")
                 saved = number(found.get("s"))
                 if saved is None:
                     raise Malformed(path, f"{where_one}.s", f"expected percent, found {shown(found.get('s'))}")
@@ -85,7 +84,7 @@ def _document(path: Path) -> tuple[Advice, ...]:
     return tuple(advice)
 
 
-def _ranges(path: Path, entries: Any) -> dict[Any, tuple[float, float]]:
+def _ranges(path: Path, entries: Any) -> dict[int, tuple[float, float]]:
     if not isinstance(entries, list) or not entries:
         raise Malformed(path, "ranges", f"expected a list, found {shown(entries)}")
     ranges = {}
@@ -96,7 +95,10 @@ def _ranges(path: Path, entries: Any) -> dict[Any, tuple[float, float]]:
         if bounds is None:
             text = f"expected a range such as '<5%' or '5-10%', found {shown(label)}"
             raise Malformed(path, f"{where}.label", text)
-        ranges[entry.get("index", position)] = bounds
+        index = entry.get("index", position)
+        if not isinstance(index, int):
+            raise Malformed(path, f"{where}.index", f"expected a whole number, found {shown(index)}")
+        ranges[index] = bounds
     return ranges
 
 
