@@ -99,15 +99,22 @@ def check(tasks: Sequence[Task], folder: Path, *, many_zones: bool = False) -> N
     """Reads every trace the tasks name and refuses what cannot be run, before anything is. Raises BadInput."""
     if not folder.is_dir():
         raise BadInput(Problem(str(folder), "", "is no folder", "name the folder that holds the traces"))
+    clocks: dict[str, tuple[int, float]] = {}
     for task in tasks:
-        try:
-            series = _zones_of(folder / task.traces) if many_zones else (_series(folder / task.traces),)
-        except Malformed as error:
-            if (folder / task.traces).exists():
-                raise
-            column = "set" if many_zones else "file"
-            raise BadInput(Problem(task.where, column, str(error))) from None
-        window(task, min(one.ticks for one in series), series[0].gap_s, task.traces)
+        if task.traces not in clocks:
+            clocks[task.traces] = _clock(task, folder / task.traces, many_zones)
+        window(task, *clocks[task.traces], task.traces)
+
+
+def _clock(task: Task, path: Path, many_zones: bool) -> tuple[int, float]:
+    """Ticks that the task's traces have, and seconds per tick."""
+    try:
+        series = _zones_of(path) if many_zones else (_series(path),)
+    except Malformed as error:
+        if path.exists():
+            raise
+        raise BadInput(Problem(task.where, "set" if many_zones else "file", str(error))) from None
+    return min(one.ticks for one in series), series[0].gap_s
 
 
 def work(batch: Batch) -> Found:
@@ -171,13 +178,26 @@ def _priced(series: Series, gang: int, prices: tuple[float, float]) -> Zone:
     )
 
 
-@lru_cache(maxsize=256)
 def _series(path: Path) -> Series:
+    return _read(path, _stamp(path))
+
+
+def _zones_of(folder: Path) -> tuple[Series, ...]:
+    return _read_all(folder, tuple(_stamp(path) for path in sorted(folder.glob("*.json"))))
+
+
+def _stamp(path: Path) -> tuple[str, int]:
+    """Tells files apart that have the same name at different times, or seen from different folders."""
+    return str(path.resolve()), path.stat().st_mtime_ns if path.exists() else 0
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, stamp: tuple[str, int]) -> Series:
     return read_series(path)
 
 
 @lru_cache(maxsize=32)
-def _zones_of(folder: Path) -> tuple[Series, ...]:
+def _read_all(folder: Path, stamps: tuple[tuple[str, int], ...]) -> tuple[Series, ...]:
     series = read_folder(folder)
     shared_clock(series)
     return series
