@@ -17,6 +17,7 @@ from everstep.brain.forecast.records import Lifetime
 _H = 3600.0
 _WALL_H = 24.0
 _PULL = 0.25
+"""Curvature of the pull on the logarithm of each parameter; that of one record is about 1."""
 _FEW = 0.5
 """Losses added where there are none at all: a hazard of zero would hold every loss impossible."""
 
@@ -109,13 +110,14 @@ def fit_exponential(lives: Sequence[Lifetime]) -> Exponential:
 
 
 def fit_weibull(lives: Sequence[Lifetime]) -> Weibull:
-    """Maximum likelihood."""
+    """Maximum likelihood, weakly pulled towards its start: one record alone would take the shape to infinity."""
     ends = Ends.of(lives)
     shape, scale_h = _fit(
         ends,
         [0.8, 1.0 / _rate(ends)],
         lambda p, age: (age / p[1]) ** p[0],
         lambda p, age: p[0] / p[1] * (age / p[1]) ** (p[0] - 1.0),
+        pull=_PULL,
     )
     return Weibull(shape, scale_h)
 
