@@ -12,7 +12,7 @@ import pytest
 
 from everstep.market.aws_history import read_aws_history
 from everstep.market.freshness import date_of_file
-from everstep.market.prices import Gathering, Place, PriceSeries, cheapest_first
+from everstep.market.prices import Gathering, Place, PriceSeries
 from everstep.market.reading import read_prices
 from everstep.market.rows import instant
 from everstep.market.source import Found
@@ -146,8 +146,6 @@ def test_prices_of_three_clouds(tmp_path: Path) -> None:
     aws, azure = read(path)
     assert aws.place == Place("aws", "us-east-9", "us-east-9a", "p9", "V900", 8)
     assert azure.spot(2e9) == 0.4
-    assert [one.place.cloud for one in cheapest_first((aws, azure), 2e9)] == ["azure", "aws"]
-    assert cheapest_first((aws, azure), 0.0) == []
 
 
 def test_list_prices_have_the_time_of_the_file(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -138,9 +137,3 @@ def _order(place: Place) -> tuple[str, ...]:
         place.accelerator,
         f"{place.accelerator_count:06d}",
     )
-
-
-def cheapest_first(series: Iterable[PriceSeries], when: float) -> list[PriceSeries]:
-    """Those that are sold as spot at ``when``, by price per machine; equal prices by name."""
-    sold = [(price, _order(one.place), one) for one in series if (price := one.spot(when)) is not None]
-    return [one for _, _, one in sorted(sold, key=lambda entry: entry[:2])]
