@@ -106,6 +106,11 @@ def test_the_price_of_a_larger_machine_is_shared_out(tmp_path: Path) -> None:
         ({"data": [1, True, 1, 1]}, ":1: data[1]: expected a whole number of machines, 0 or more, found true"),
         ({"data": [1, 1, 1, float("nan")]}, ":1: data[3]: expected a whole number of machines, 0 or more, found NaN"),
         ({"data": [1, "up", 1, 1]}, ':1: data[1]: expected a whole number of machines, 0 or more, found "up"'),
+        (
+            {"data": [1, 10**400, 1, 1]},
+            f":1: data[1]: expected a whole number of machines, 0 or more, found 1{'0' * 36}...",
+        ),
+        ({"data": [1, 1e300, 1, 1]}, ":1: data[1]: expected a whole number of machines, 0 or more, found 1e+300"),
         ({"data": [1, 5, 1, 1]}, ":1: data[1]: has more machines than the capacity of 4 that was asked for"),
         ({"prices": [1.0]}, ": prices: has 1 values, but data has 4; give one price per tick, or none at all"),
         ({"prices": [1, 1, -0.5, 1]}, ":1: prices[2]: expected a price in USD per hour, 0 or more, found -0.5"),
@@ -133,6 +138,10 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     broken.write_text('{"metadata": {},\n "data": [1, 2,,]}')
     other.write_text("[1, 2]")
     binary.write_bytes(b"\xff\xfe\x00")
+    for text in ("1" * 5000, "[" * 100_000):
+        deep = tmp_path / "deep"
+        deep.write_text(text)
+        assert refused(deep) == f"{deep}: is not usable JSON: a number or a nesting is too long"
     assert refused(absent) == f"{absent}: cannot be read: no such file or directory; check the path"
     assert refused(broken) == f"{broken}:2: is not JSON: expecting value (column 16); write it again"
     assert refused(other) == f"{other}: expected an object, found [1, 2]"

@@ -197,6 +197,11 @@ def test_a_trace_with_prices_is_a_history_too(tmp_path: Path) -> None:
             ":2: unix_time: expected seconds since 1970, found 'now'",
         ),
         (
+            "unix_time,instance_type,accelerator,accelerator_count,region,zone,on_demand_usd_per_h,spot_usd_per_h",
+            "1670005166000,p9,V9,1,us-east-9,a,1,1",
+            ":2: unix_time: expected seconds since 1970, found '1670005166000'",
+        ),
+        (
             "date,instance_type,accelerator,accelerator_count,region,zone,on_demand_usd_per_h,spot_usd_per_h",
             "2030-01-31,,,,us-east-9,a,1,1",
             ":2: instance_type: neither a machine type nor an accelerator",

@@ -6,7 +6,6 @@ be there. **Positive = available**; published simulators use the opposite sign, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -141,6 +140,8 @@ def shared_clock(series: Sequence[Series]) -> int:
     return min(one.ticks for one in series)
 
 
+_MOST = 1e12
+"""No trace means a larger number."""
 _TEXTS = ("zone", "region", "cloud", "instance_type", "accelerator", "kind", "source")
 
 
@@ -154,8 +155,11 @@ def _values(path: Path, source: str, document: dict[str, Any], key: str, wanted:
     whole = key == "data"
     # Types first: numpy would take true for 1, and None for nothing at all.
     if set(map(type, values)) <= {int, float}:
-        array = np.asarray(values, dtype=np.float64)
-        good = np.isfinite(array) & (array >= 0) & ((array == np.floor(array)) | (not whole))
+        try:
+            array = np.asarray(values, dtype=np.float64)
+        except OverflowError:
+            array = np.full(1, np.nan)
+        good = (array >= 0) & (array <= _MOST) & ((array == np.floor(array)) | (not whole))
         if good.all():
             return array
     for index, value in enumerate(values):
@@ -230,4 +234,4 @@ def _when(start: float | None) -> str:
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST

@@ -30,6 +30,8 @@ def read_document(path: Path) -> tuple[dict[str, Any], str]:
             raise Malformed(path, "", "is empty") from None
         message = f"is not JSON: {error.msg.lower()} (column {error.colno})"
         raise Malformed(path, "", message, line=error.lineno, fix="write it again") from None
+    except (ValueError, RecursionError):
+        raise Malformed(path, "", "is not usable JSON: a number or a nesting is too long") from None
     if not isinstance(document, dict):
         raise Malformed(path, "", f"expected an object, found {shown(document)}")
     return document, text
@@ -63,7 +65,7 @@ def number(value: Any) -> float | None:
         return None
     try:
         found = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
 

@@ -19,8 +19,18 @@ class Malformed(BadInput):
     def __init__(self, file: Path | str, column: str, message: str, *, line: int | None = None, fix: str = "") -> None:
         """Args: message: what was expected and what was found; fix: what to do about it."""
         where = f"{file}:{line}" if line is not None else str(file)
-        super().__init__(Problem(where, column, message, fix))
+        super().__init__(Problem(where, _line(column), _line(message), _line(fix)))
         self.file, self.line, self.column = str(file), line, column
+
+
+LONGEST = 400
+"""Characters of a part of a message: a file may hold anything, a line of complaint is for people."""
+
+
+def _line(text: str) -> str:
+    """``text`` as one line, cut where it is long."""
+    one = " ".join(text.split())
+    return one if len(one) <= LONGEST else f"{one[: LONGEST - 3]}..."
 
 
 def unreadable(file: Path | str, error: OSError) -> Malformed:
