@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.brain.select.course import Mode
+from everstep.brain.select.course import Course, Mode
 from everstep.brain.select.policies import POLICIES
 from everstep.sim.reference.market import Job
 from everstep.sim.reference.optimal import NoPlan, best_plan, optimal
@@ -39,17 +39,14 @@ def test_nothing_is_decided_by_what_comes_later(name: str, scene: Scene, data: s
 
 
 def test_who_knows_the_future_is_caught_by_this() -> None:
-    """A plan made with the whole trace in hand changes its first decision when the end of the trace does."""
-    up = [True] * 6 + [False] * 30
-    job = Job(20 * TICK_S, 30 * TICK_S, TICK_S)
-    decided = []
-    for later in (up, [True] * 6 + [False] * 4 + [True] * 26):
-        first: list[Mode] = []
-        optimal(
-            market([later], [[1.0] * 36]), job, watcher=lambda _, __, course, first=first: first.append(course.mode)
-        )
-        decided.append(first[6:8])
-    assert decided[0] != decided[1]
+    """The best plan starts at once where spot will stay, and not where it will be lost before its changeover is paid."""
+    job = Job(20 * TICK_S, 30 * TICK_S, 3 * TICK_S)
+    first: list[Mode] = []
+    for up in ([True] * 36, [True] * 2 + [False] * 34):
+        courses: list[Course] = []
+        optimal(market([up], [[1.0] * 36]), job, watcher=lambda _, __, course, courses=courses: courses.append(course))
+        first.append(courses[0].mode)
+    assert first == [Mode.SPOT, Mode.IDLE]
 
 
 @every_policy

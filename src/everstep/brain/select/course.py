@@ -11,10 +11,10 @@ When a policy is called: at each change of a place's spot or price, when a runni
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 #: Seconds below which two instants are one: traces and options come as decimal hours.
 INSTANT_S = 1e-6
@@ -125,6 +125,19 @@ class Situation:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """The market at one instant before a job began.
+
+    Attributes:
+        now_s: when, on the clock of the job's situations.
+        places: as the situations will have them.
+    """
+
+    now_s: float
+    places: tuple[Place, ...]
+
+
 class Alternative(NamedTuple):
     """Something that could be done instead.
 
@@ -178,5 +191,19 @@ class Policy(Protocol):
         Args:
             situation: all that may be known.
             memory: ``memory`` of this policy's last course of the same job; None at the first call.
+        """
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A policy that makes use of what was seen of the market before the job began."""
+
+    def recall(self, views: Iterable[View]) -> Memory:
+        """The memory to begin with.
+
+        Args:
+            views: oldest first: one where the record begins, one at each change of a place's spot or price, none at or
+                after the job's beginning. Empty where nothing was seen.
         """
         ...

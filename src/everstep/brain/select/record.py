@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from everstep.brain.select.course import Situation
+from everstep.brain.select.course import Situation, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +32,30 @@ class Record:
     places: tuple[PlaceRecord, ...]
 
     @classmethod
-    def after(cls, situation: Situation, before: Record | None, *, half_life_h: float = math.inf) -> Record:
-        """The record with what this situation shows.
+    def after(cls, seen: Situation | View, before: Record | None, *, half_life_h: float = math.inf) -> Record:
+        """The record with what is seen now.
 
         A place that was up when last seen is taken to have been up until now: policies are called at every flip.
         """
         if before is None:
-            return cls(situation.now_s, tuple(PlaceRecord(bool(place.up)) for place in situation.places))
-        passed_h = (situation.now_s - before.at_s) / 3600.0
+            return cls(seen.now_s, tuple(PlaceRecord(bool(place.up)) for place in seen.places))
+        passed_h = (seen.now_s - before.at_s) / 3600.0
         kept = 0.5 ** (passed_h / half_life_h)
         return cls(
-            situation.now_s,
+            seen.now_s,
             tuple(
                 _seen(old, bool(place.up), passed_h, kept)
-                for old, place in zip(before.places, situation.places, strict=True)
+                for old, place in zip(before.places, seen.places, strict=True)
             ),
         )
+
+    @classmethod
+    def of(cls, views: Iterable[View], *, half_life_h: float = math.inf) -> Record | None:
+        """The record of a past; None of an empty one."""
+        record: Record | None = None
+        for view in views:
+            record = cls.after(view, record, half_life_h=half_life_h)
+        return record
 
     def lifetime_h(self, number: int, *, prior_h: float) -> float:
         """Expected hours until the place goes down: (prior + lived) / (1 + drops)."""

@@ -11,10 +11,10 @@ Nothing is done per tick: the driver goes to the next flip, price or ``wake_at``
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Policy, Situation, Standing
+from everstep.brain.select.course import INSTANT_S, Course, Learner, Mode, Policy, Situation, Standing, View
 from everstep.brain.select.net import guard
 from everstep.model.errors import EverstepError
 from everstep.sim.reference.market import Job, Market
@@ -62,7 +62,7 @@ def drive(
         watcher: is told of every decision.
     """
     run = _Run(market, job)
-    memory: Memory = None
+    memory = policy.recall(_past(market, job)) if isinstance(policy, Learner) else None
     while not run.finished and job.start_tick + run.tick < market.ticks:
         run.look()
         situation = run.situation()
@@ -75,6 +75,14 @@ def drive(
         run.take(course)
         run.advance(run.tick + 1 if every_tick else run.until(course.wake_at))
     return run.outcome()
+
+
+def _past(market: Market, job: Job) -> Iterator[View]:
+    """What the traces show before the job begins."""
+    tick = 0
+    while tick < job.start_tick:
+        yield View((tick - job.start_tick) * market.tick_s, market.places(tick, None))
+        tick = market.next_change(tick)
 
 
 @dataclass(slots=True)

@@ -9,8 +9,9 @@ preemptions ends.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from everstep.brain.select.course import Course, Memory, Mode, Situation
+from everstep.brain.select.course import Course, Memory, Mode, Situation, View
 from everstep.brain.select.policies.answers import at, idle, on_demand
 from everstep.brain.select.record import Record
 from everstep.brain.select.rough import affordable, cheapest_on_demand
@@ -23,6 +24,10 @@ class Incl:
 
     def __init__(self, *, prior_h: float = 2.0, half_life_h: float = 6.0) -> None:
         self.prior_h, self.half_life_h = prior_h, half_life_h
+
+    def recall(self, views: Iterable[View]) -> Memory:
+        """See ``Learner``."""
+        return Record.of(views, half_life_h=self.half_life_h)
 
     def steer(self, situation: Situation, memory: Memory) -> Course:
         """See ``Policy``."""

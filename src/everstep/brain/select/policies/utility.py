@@ -7,9 +7,10 @@ is behind, the more an hour of progress is worth. Idling is worth 0.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Place, Situation
+from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Place, Situation, View
 from everstep.brain.select.policies.answers import at, idle
 from everstep.brain.select.record import Record
 from everstep.brain.select.rough import affordable, cheapest_on_demand
@@ -17,7 +18,7 @@ from everstep.brain.select.rough import affordable, cheapest_on_demand
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The memory: what was decided, what the market was like, and when to look again."""
+    """The memory, once something was decided: what it was, what the market was like, and when to look again."""
 
     record: Record
     course: tuple[Mode, str | None]
@@ -41,10 +42,15 @@ class Utility:
     ) -> None:
         self.prior_h, self.start_h, self.margin, self.period_s = prior_h, start_h, margin, period_s
 
+    def recall(self, views: Iterable[View]) -> Memory:
+        """See ``Learner``."""
+        return Record.of(views)
+
     def steer(self, situation: Situation, memory: Memory) -> Course:
         """See ``Policy``."""
         held = memory if isinstance(memory, _Held) else None
-        record = Record.after(situation, None if held is None else held.record)
+        past = memory if isinstance(memory, Record) else None
+        record = Record.after(situation, past if held is None else held.record)
         market = tuple((place.up, place.spot_usd_per_h) for place in situation.places)
         standing = situation.standing
         present = (standing.mode, standing.place)
