@@ -155,6 +155,7 @@ ENV_CHECKPOINT_EVERY = "EVERSTEP_CHECKPOINT_EVERY"  # "auto" or seconds
 ENV_CHECKPOINT_KEEP = "EVERSTEP_CHECKPOINT_KEEP"
 ENV_CHECKPOINT_MIRROR = "EVERSTEP_CHECKPOINT_MIRROR"  # s3://BUCKET/PREFIX or a folder, of this job alone
 ENV_CHECKPOINT_MODE = "EVERSTEP_CHECKPOINT_MODE"  # MODE_*; with MODE_OFF the library neither restores nor saves
+ENV_CHECKPOINT_AUDIT = "EVERSTEP_CHECKPOINT_AUDIT"  # steps that `everstep.train.run` audits a save for; "" = it does not
 ENV_BASE = "EVERSTEP_BASE"  # "A:S": start from exactly that checkpoint; "" = newest visible
 ENV_REPORT_DIR = "EVERSTEP_REPORT_DIR"  # where ranks leave reports
 ENV_CONTROL_FILE = "EVERSTEP_CONTROL_FILE"  # what the agent wants of the ranks
@@ -190,11 +191,14 @@ CONTROL_HAZARD_PER_H = "hazard_per_h"
 #   {"t":, "kind": "saved", "step":, "bytes":, "save_s":, "stall_s":, "durable": bool}       (rank 0,
 #    after the manifest)
 #   {"t":, "kind": "warning", "text":}
+#   {"t":, "kind": "audit", "verdict": "exact"|"differs"|"refuses"|"unknown", "save": "A:S", "begin":, "end":, "text":,
+#    "first_difference": text|null, "first_step": n|null}
 REPORT_PROGRESS_PREFIX = "progress-"
 REPORT_FACTS_PREFIX = "facts-"
 FACT_RESTORED = "restored"
 FACT_SAVED = "saved"
 FACT_WARNING = "warning"
+FACT_AUDIT = "audit"
 
 # --------------------------------------------------------------------------------------------------------------------
 # What an instance is told at boot (user data): environment of the agent process

@@ -94,6 +94,10 @@ class Reporter:
         logger.warning("everstep: %s", text)
         self.fact(handshake.FACT_WARNING, text=text)
 
+    def say(self, text: str) -> None:
+        """Tell the user, where warnings go, what is none."""
+        logger.warning("everstep: %s", text)
+
     def refuse(self, text: str) -> None:
         """Tell the user, on stderr whatever logging does, and the agent, why training does not go on."""
         print(f"everstep: {text}", file=sys.stderr, flush=True)

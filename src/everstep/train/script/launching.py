@@ -9,7 +9,7 @@ import pickle
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -26,7 +26,9 @@ from everstep.train.reports import Reporter
 from everstep.train.requests import Requests
 from everstep.train.script import batches, graph, loaderkind, surroundings
 from everstep.train.script.arrival import Arriving
-from everstep.train.script.heads import Marker
+from everstep.train.script.audit.audits import Audits, Wanted, clear
+from everstep.train.script.audit.handover import Script
+from everstep.train.script.heads import Heads, Marker
 from everstep.train.script.moving import move_here
 from everstep.train.script.output import Launch, Output, Place, damage
 from everstep.train.script.ranks import Meeting, at_start, follow
@@ -52,6 +54,7 @@ class Order:
         folder: the checkpoint folder.
         every_s: seconds between saves; None: paced.
         every_steps: steps between saves; None: by time.
+        audit: how saves are audited; None: they are not.
     """
 
     target: str
@@ -60,17 +63,24 @@ class Order:
     folder: Path
     every_s: float | None
     every_steps: int | None
+    audit: Wanted | None = None
 
 
-def launch(order: Order) -> None:
+def launch(order: Order, begun: Callable[[Heads, Steps], None] | None = None) -> None:
     """Run the script to its end; what it raises comes through, `SystemExit` included.
 
     Leaves with exit code 75 after a save on request, 76 where going on would not be exact.
+
+    Args:
+        order: what to run.
+        begun: called when everything is prepared, before the script's first line.
     """
     began = time.monotonic()
     start = _Start(order)
     saved = start.open()
     session, arriving = start.session(saved, began)
+    if begun is not None:
+        begun(session.heads, start.steps)
     _run(start, session, arriving)
 
 
@@ -81,6 +91,7 @@ class _Start:
         # The script may change the working folder.
         self._order = order = replace(order, folder=order.folder.absolute())
         self._env = os.environ
+        self._env_at_start = dict(os.environ)
         self._place = Place(dict(zip(("work", "script"), self._roots(), strict=False)))
         report_dir = self._env.get(handshake.ENV_REPORT_DIR)
         _keep_out_of_the_scripts_logs()
@@ -91,6 +102,8 @@ class _Start:
         self._folder = Folder(order.folder, self.reporter.warn)
         self._meet = Meeting(self.gang, order.folder, self._env)
         self._opened: Opened | None = None
+        self.steps = Steps()
+        clear(order.folder)
 
     def _gang(self) -> Gang:
         try:
@@ -155,7 +168,7 @@ class _Start:
         """Hook into everything that the script will use."""
         assert self._opened is not None
         sources = self._sources(saved)
-        steps = Steps()
+        steps = self.steps
         pace = self._pace(saved)
         output = self._output(self._opened.attempt, steps)
         terminations = Stopping()
@@ -172,6 +185,7 @@ class _Start:
             terminations=terminations,
             gang=self.gang,
             every_steps=self._order.every_steps,
+            audits=self._audits(self._opened.attempt),
             bottom=_execute.__code__,
         )
         session = Session(parts)
@@ -190,6 +204,18 @@ class _Start:
         sources.install()
         terminations.listen()
         return session, arriving
+
+    def _audits(self, attempt: int) -> Audits | None:
+        order, wanted = self._order, self._order.audit
+        if wanted is None:
+            return None
+        if self.gang.world_size > 1:
+            if self.gang.rank == 0:
+                self.reporter.warn(f"no save is audited: that is done for one process, not for {self.gang.world_size}")
+            return None
+        roots = self._place.described()["roots"]
+        script = Script(order.target, order.is_module, order.arguments, roots, self._env_at_start, attempt)
+        return Audits(wanted, script, order.folder, self.reporter, self.steps)
 
     def _output(self, attempt: int, steps: Steps) -> Output:
         return Output(

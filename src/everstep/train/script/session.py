@@ -17,6 +17,7 @@ from everstep.train.reports import Reporter
 from everstep.train.requests import Requests, Terminations
 from everstep.train.script import graph, objects, progress, states, surroundings
 from everstep.train.script.advance import position
+from everstep.train.script.audit.audits import Audits
 from everstep.train.script.heads import Heads, Record
 from everstep.train.script.output import Output
 from everstep.train.script.path import InComprehension, Path, Stranger, Turn, place, user_frames
@@ -42,6 +43,7 @@ class Parts:
 
     Attributes:
         every_steps: steps between saves; None: `pace` decides.
+        audits: None: saves are not audited.
         bottom: the code that runs the script: below it is nothing of the user's.
     """
 
@@ -55,6 +57,7 @@ class Parts:
     terminations: Terminations
     gang: Gang
     every_steps: int | None
+    audits: Audits | None
     bottom: CodeType
 
 
@@ -97,6 +100,8 @@ class Session:
 
     def close(self) -> None:
         """The script is over."""
+        if self._parts.audits is not None:
+            self._parts.audits.close()
         if self._votes is not None:
             self._votes.close()
 
@@ -112,6 +117,8 @@ class Session:
         if self._votes is None and now < self._look_at and not self._counted_due() and not self._stopping():
             return
         self._look_at = now + _LOOK_EVERY_S
+        if self._parts.audits is not None:
+            self._parts.audits.look(now)
         self._report(now)
         wishes = self._agreed(self._wishes(now))
         if not (wishes.save or wishes.stop) or not self._save(record, now):
@@ -181,6 +188,8 @@ class Session:
 
     def _stop(self) -> None:
         self._parts.reporter.flush()
+        if self._parts.audits is not None:
+            self._parts.audits.close(wait=False)
         leave(handshake.EXIT_SAVED)
 
     # --- saving ----------------------------------------------------------------------------------------------------
@@ -197,6 +206,8 @@ class Session:
         done = self._parts.saves.save(self._gang(), count, state, now)
         if done:
             self._saved_step = count
+            if self._parts.audits is not None:
+                self._parts.audits.saved(count)
         return done
 
     def _state_or_none(self, record: Record, now: float) -> dict[str, Any] | None:

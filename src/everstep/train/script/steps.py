@@ -19,13 +19,15 @@ class Steps:
     Attributes:
         count: steps so far, over all attempts once a resume has set it.
         alarm: called once when the first `ALARM_AT` steps of this process are done; None: never.
+        watcher: called behind every step, with the optimizer that took it (None: ``backward``); None: nobody.
     """
 
-    __slots__ = ("_done", "_has_optimizer", "_main", "_quiet", "alarm", "count")
+    __slots__ = ("_done", "_has_optimizer", "_main", "_quiet", "alarm", "count", "watcher")
 
     def __init__(self) -> None:
         self.count = self._done = 0
         self.alarm: Callable[[], None] | None = None
+        self.watcher: Callable[[Any], None] | None = None
         self._has_optimizer = False
         self._quiet = 0
         self._main = threading.get_ident()
@@ -39,7 +41,7 @@ class Steps:
         torch.autograd.backward = self._counting(torch.autograd.backward)
         torch.autograd.grad = self._counting(torch.autograd.grad)
 
-    def _stepped(self, *_: Any) -> None:
+    def _stepped(self, optimizer: Any = None, *_: Any) -> None:
         if threading.get_ident() != self._main:
             return
         self.count += 1
@@ -47,6 +49,8 @@ class Steps:
             self._done += 1
             if self._done == ALARM_AT:
                 self.alarm()
+        if self.watcher is not None:
+            self.watcher(optimizer)
 
     def _wrap_init(self) -> None:
         init = Optimizer.__init__

@@ -33,7 +33,8 @@ from everstep.train.script.output.putback import PutBack
 from everstep.train.script.output.store import Damaged, Store
 from everstep.train.script.refusal import refuse
 
-_LEFT_IN_PLACE = 1 << 23
+LEFT_IN_PLACE = 1 << 23
+"""A file of so many bytes that the first save found, and that has not changed since, is not put aside."""
 _MOST_UNSEEN = 1000
 
 
@@ -179,7 +180,7 @@ class Files:
 
     def _is_left(self, first: First) -> bool:
         settled = self._journal.settled.get(first.path)
-        if settled is None or first.kind != "none" or settled[0] < _LEFT_IN_PLACE:
+        if settled is None or first.kind != "none" or settled[0] < LEFT_IN_PLACE:
             return False
         found = look(first.path)
         return found is not None and (found.st_size, found.st_mtime_ns) == settled
@@ -275,7 +276,7 @@ class Files:
     def _settle(self, files: dict[str, Any]) -> None:
         self._saved_before = True
         for path, state in files.items():
-            if state["kind"] == "file" and path in self._journal.firsts and state["size"] >= _LEFT_IN_PLACE:
+            if state["kind"] == "file" and path in self._journal.firsts and state["size"] >= LEFT_IN_PLACE:
                 self._journal.settle(path, state["size"], state["changed_ns"])
         self._journal.load()
 

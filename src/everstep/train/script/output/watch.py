@@ -30,29 +30,44 @@ class Listener(Protocol):
 
 
 _listener: Listener | None = None
+_guard: Listener | None = None
 _hooked = False
 _busy = threading.local()
 
 
 def listen(listener: Listener | None) -> None:
     """Let ``listener`` be told from now on; None for nobody."""
-    global _listener, _hooked
+    global _listener
     _listener = listener
+    _begin()
+
+
+def guard(listener: Listener) -> None:
+    """Let ``listener`` be told before the other, and for good: also of what we change ourselves."""
+    global _guard
+    _guard = listener
+    _begin()
+
+
+def _begin() -> None:
+    global _hooked
     if not _hooked:
         _hooked = True
         sys.addaudithook(_hook)
-    _announce_torch(listener is not None)
+    _announce_torch(_listener is not None or _guard is not None)
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     handle = _EVENTS.get(event)
-    if handle is None or _listener is None:
+    if handle is None or (_listener is None and _guard is None):
         return
     if getattr(_busy, "now", False):  # what the listener itself opens
         return
     _busy.now = True
     try:
-        handle(_listener, *arguments)
+        for listener in (_guard, _listener):
+            if listener is not None:
+                handle(listener, *arguments)
     finally:
         _busy.now = False
 

@@ -89,7 +89,7 @@ class Witness:
         if os.getpid() != self._pid:
             return
         number = self._seen.optimizer(optimizer)
-        mark = _fingerprint(optimizer)
+        mark = fingerprint(optimizer)
         self._note("step", f" {number} {mark}")
         self._steps += 1
         if self._enough(mark):
@@ -148,7 +148,7 @@ class Witness:
         os.replace(f"{path}.tmp", path)
 
 
-def _fingerprint(optimizer: Any) -> int:
+def fingerprint(optimizer: Any) -> int:
     """A few values of the first and the last parameter: cheap, and different after almost every step.
 
     0 where looking would stop the device, or cannot be done.

@@ -84,7 +84,7 @@ class _Optimizer:
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
-        self._roots = _roots({id(p) for group in optimizer.param_groups for p in group["params"]})
+        self._roots = roots({id(p) for group in optimizer.param_groups for p in group["params"]})
 
     def digests(self) -> dict[str, Any]:
         names = self._names()
@@ -117,7 +117,7 @@ class _Optimizer:
         return found
 
 
-def _roots(parameters: set[int]) -> list[Any]:
+def roots(parameters: set[int]) -> list[Any]:
     """Modules alive that hold one of the parameters and lie in no other such module; the largest first."""
     torch = sys.modules["torch"]
     # type(), not isinstance(): proxies among all the objects alive may run code when asked for their class.
