@@ -35,6 +35,7 @@ def cheapest(
     throughputs: Annotated[
         Path, typer.Option("--throughputs", metavar="FILE.csv", help="Columns: model, gpu, steps_per_s.")
     ],
+    *,
     start: Annotated[str, typer.Option("--start", metavar="TIME", help="When the first job starts.")],
     starts: Annotated[int, typer.Option("--starts", min=1, max=3660, help="Jobs, one day apart.")] = 30,
     days: Annotated[

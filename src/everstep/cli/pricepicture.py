@@ -111,10 +111,12 @@ def png(series: Sequence[PriceSeries], path: Path) -> bool:
     for index, one in enumerate(series):
         label: str | None = str(one.place)
         for steps in stretches(one, end):
-            times = [datetime.fromtimestamp(at, UTC) for at, _ in steps]
+            days = [at / 86_400.0 for at, _ in steps]
             style = (0, tuple(map(int, _dash(index).split()))) if _dash(index) else "-"
-            axes.plot(times, [price for _, price in steps], color=_colour(index), linestyle=style, label=label, lw=1.2)
+            axes.plot(days, [price for _, price in steps], color=_colour(index), linestyle=style, label=label, lw=1.2)
             label = None
+    # Days since 1970 are matplotlib's own dates.
+    axes.xaxis_date(UTC)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("spot, USD per hour")
     axes.legend(fontsize="small", ncols=1 + len(series) // 12)

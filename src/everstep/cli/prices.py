@@ -63,6 +63,7 @@ UntilOption = Annotated[str, typer.Option("--until", metavar="TIME", help="Up to
 @app.command()
 def show(
     files: Files,
+    *,
     machine_type: TypeOption = "",
     accelerator: AcceleratorOption = "",
     region: RegionOption = "",
@@ -89,6 +90,7 @@ def show(
 @app.command()
 def plot(
     files: Files,
+    *,
     machine_type: TypeOption = "",
     accelerator: AcceleratorOption = "",
     region: RegionOption = "",
