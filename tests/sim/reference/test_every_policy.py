@@ -39,14 +39,14 @@ def test_nothing_is_decided_by_what_comes_later(name: str, scene: Scene, data: s
 
 
 def test_who_knows_the_future_is_caught_by_this() -> None:
-    """The best plan starts at once where spot will stay, and not where it will be lost before its changeover is paid."""
+    """The best plan starts at once where spot will stay, not where it is lost before its changeover is paid."""
     job = Job(20 * TICK_S, 30 * TICK_S, 3 * TICK_S)
     first: list[Mode] = []
     for up in ([True] * 36, [True] * 2 + [False] * 34):
         courses: list[Course] = []
         optimal(market([up], [[1.0] * 36]), job, watcher=lambda _, __, course, courses=courses: courses.append(course))
         first.append(courses[0].mode)
-    assert first == [Mode.SPOT, Mode.IDLE]
+    assert first == [Mode.SPOT, Mode.ON_DEMAND]
 
 
 @every_policy

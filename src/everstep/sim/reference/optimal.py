@@ -23,7 +23,6 @@ from everstep.sim.reference.market import Job, Market, Zone
 
 MOST_STEPS = 40_000
 """Points of the slack lattice. Above it (odd changeovers) the changeover is rounded up: feasible, an upper bound."""
-_IDLE = 0
 
 
 class NoPlan(EverstepError):
@@ -98,7 +97,7 @@ class _Lattice:
 class _Programme:
     """States: idle with the checkpoint in each location, then a machine of each target.
 
-    Targets are the zones' spot, then the cheapest on-demand of each location.
+    Targets are the zones' spot, then the cheapest on-demand of each location. Of equals, running comes before idling.
     """
 
     def __init__(self, market: Market, job: Job) -> None:
@@ -167,21 +166,21 @@ class _Programme:
     def _back(
         self, later: NDArray[np.float64], usd: NDArray[np.float64], up: NDArray[np.bool_], chosen: NDArray[np.uint8]
     ) -> NDArray[np.float64]:
-        """Values at the start of a tick from those at its end; ``chosen`` is filled: 0 idle, else target + 1."""
+        """Values at the start of a tick from those at its end; fills ``chosen`` with targets, or their number for idle."""
         lattice, places = self.lattice, len(self.locations)
         now = np.empty_like(later)
         running = later[places:]
         starts = np.full((1 + len(self.homes), later.shape[1]), math.inf)
         cut = later.shape[1] - lattice.start
-        starts[1:, :cut] = np.where(up[:, None], running[:, lattice.start :], math.inf) + usd[:, None]
+        starts[:-1, :cut] = np.where(up[:, None], running[:, lattice.start :], math.inf) + usd[:, None]
         reach = later.shape[1] - lattice.idle
         for place in range(places):
             weighed = starts if places == 1 else starts.copy()
-            weighed[_IDLE] = math.inf
+            weighed[-1] = math.inf
             if reach > 0:
-                weighed[_IDLE, :reach] = later[place, lattice.idle :]
+                weighed[-1, :reach] = later[place, lattice.idle :]
             if places > 1:
-                weighed[1:] += self.moving[place][:, None]
+                weighed[:-1] += self.moving[place][:, None]
             chosen[place] = weighed.argmin(axis=0)
             now[place] = weighed.min(axis=0)
         for target, home in enumerate(self.homes):
@@ -189,7 +188,7 @@ class _Programme:
             kept = running[target] + usd[target] if up[target] else np.inf
             better = kept <= now[home]
             now[state] = np.where(better, kept, now[home])
-            chosen[state] = np.where(better, target + 1, chosen[home])
+            chosen[state] = np.where(better, target, chosen[home])
         return now
 
     def _forward(self, choices: NDArray[np.uint8]) -> tuple[tuple[Mode, str | None], ...]:
@@ -199,14 +198,14 @@ class _Programme:
         while tick < self.ticks and used >= self._done(tick).stop:
             choice = int(choices[tick, state, used])
             home = state if state < places else self.homes[state - places]
-            if choice == _IDLE:
+            if choice == len(self.homes):
                 state, used = home, used + self.lattice.idle
                 steps.append((Mode.IDLE, None))
             else:
-                used += 0 if state == places + choice - 1 else self.lattice.start
-                state = places + choice - 1
-                spot = choice <= len(self.zones)
-                zone = self.zones[choice - 1] if spot else self.steady[choice - 1 - len(self.zones)]
+                used += 0 if state == places + choice else self.lattice.start
+                state = places + choice
+                spot = choice < len(self.zones)
+                zone = self.zones[choice] if spot else self.steady[choice - len(self.zones)]
                 steps.append((Mode.SPOT if spot else Mode.ON_DEMAND, zone.name))
             tick += 1
         return tuple(steps)
