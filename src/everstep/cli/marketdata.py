@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,3 +28,15 @@ def located(where: str, now: float) -> Found:
     if found.note:
         print(found.note, file=sys.stderr)
     return found
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Tells on a terminal that a file is being read: a large history takes seconds."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"reading {where.rpartition('/')[2]}"):
+        yield

@@ -148,11 +148,14 @@ def _chosen(
     files: list[str], wanted: tuple[str, str, str, str], window: tuple[str, str], now: float
 ) -> list[PriceSeries]:
     """The series of all files that are ``wanted`` (machine type, accelerator, region, zone), cut to the window."""
-    from everstep.cli.marketdata import located
+    from everstep.cli.marketdata import located, reading
     from everstep.market.reading import read_prices
 
     since, until = (_instant(text, option) for text, option in zip(window, ("--since", "--until"), strict=True))
-    series = [one for where in files for one in read_prices(located(where, now))]
+    series: list[PriceSeries] = []
+    for where in files:
+        with reading(where):
+            series += read_prices(located(where, now))
     machine_type, accelerator, region, zone = (word.lower() for word in wanted)
     fit = [
         one
