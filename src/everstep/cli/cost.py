@@ -22,6 +22,9 @@ _JOBS = (
 
 _UNITS = {"compute": "h", "address": "h", "disk": "GiB h", "storage": "GiB h", "egress": "GB"}
 
+#: What people may take for something else: from the start of the script to its first new step.
+_OVERHEADS = {"restore": "start and restore"}
+
 _LINES = (
     Column("KIND", field("kind")),
     Column("RESOURCE", field("resource")),
@@ -43,7 +46,8 @@ def cost(
 ) -> None:
     """Show the bill of a job line by line, or what each job cost.
 
-    On demand is what the same useful work would have cost there.
+    On demand is what the same useful work would have cost there. Machine time adds up over machines, by the clock that is
+    billed.
 
     Example: `everstep cost j-7k2m`
     """
@@ -72,7 +76,11 @@ def _account(bill: AccountView) -> None:
     if bill.lines:
         table(bill.lines, _LINES)
         print()
-    spent = [f"{wording.words(name)} {wording.duration(seconds)}" for name, seconds in bill.overhead.items() if seconds]
+    spent = [
+        f"{_OVERHEADS.get(name, wording.words(name))} {wording.duration(seconds)}"
+        for name, seconds in bill.overhead.items()
+        if seconds
+    ]
     facts(
         [
             ("cost", wording.money(bill.cost_usd)),
