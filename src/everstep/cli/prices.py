@@ -11,7 +11,7 @@ import typer
 
 from everstep.cli import wording
 from everstep.cli.failures import usage
-from everstep.cli.output import Column, Output, OutputOption, field, listing
+from everstep.cli.output import Column, Output, OutputOption, listing
 
 if TYPE_CHECKING:
     from everstep.market.prices import PriceSeries
@@ -132,8 +132,6 @@ _COLUMNS = (
     Column("MEAN", lambda row: wording.price(row.mean_usd_per_h), right=True),
     Column("HIGHEST", lambda row: wording.price(row.highest_usd_per_h), right=True),
     Column("ON DEMAND", lambda row: wording.price(row.on_demand_usd_per_h), right=True),
-    Column("CHANGES", field("changes"), right=True),
-    Column("SINCE", lambda row: wording.instant(row.since)[:10]),
     Column("SOURCE", lambda row: Path(row.source).name),
 )
 
