@@ -142,7 +142,7 @@ def _shim() -> Callable[[], None]:
 
 
 def _real_sitecustomize() -> None:
-    """Run the one that we hide, if there is one. As in ``shim.startup``: each of the two is copied without the other."""
+    """Run the one that we hide, if there is one. As in ``shim.startup``: each is copied without the other."""
     from importlib import machinery, util
 
     spec = machinery.PathFinder.find_spec("sitecustomize")

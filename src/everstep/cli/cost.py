@@ -46,8 +46,8 @@ def cost(
 ) -> None:
     """Show the bill of a job line by line, or what each job cost.
 
-    On demand is what the same useful work would have cost there. Machine time adds up over machines, by the clock that is
-    billed.
+    On demand is what the same useful work would have cost there. Machine time adds up over machines, by the clock
+    that is billed.
 
     Example: `everstep cost j-7k2m`
     """

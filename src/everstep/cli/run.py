@@ -17,6 +17,7 @@ from everstep.cli.output import Column, Output, OutputOption, document, facts, t
 from everstep.cli.variables import EnvOption, SecretOption, variables
 
 if TYPE_CHECKING:
+    from everstep.client.api import Client
     from everstep.client.results import PlanView
     from everstep.client.taskfile import LoadedTask, Override
 
@@ -63,13 +64,11 @@ def run(
         "--workdir": None if workdir is None else str(workdir),
         "--keep-on-failure": keep_on_failure,
     }
-    from everstep.client.bringing import bring
-
     loaded = _load(task or [], context.obj.command, flags, env or [], secret or [])
     if not (yes or dry_run or sys.stdin.isatty()):
         raise failures.usage(_COMMAND, "", "asks before it spends, and there is no terminal to ask on", "add -y")
     with link.started() as client:
-        ready = bring(client, loaded, _say) if not dry_run else loaded
+        ready = loaded if dry_run else _bring(client, loaded)
         plan = client.plan(ready.task)
         if dry_run:
             document(plan, output) if output is not Output.TABLE else _show(ready, plan)
@@ -87,6 +86,12 @@ def run(
         return
     _say(f"started {job}; Ctrl-C leaves it running")
     raise typer.Exit(_follow(job))
+
+
+def _bring(client: Client, loaded: LoadedTask) -> LoadedTask:
+    from everstep.client.bringing import bring
+
+    return bring(client, loaded, _say)
 
 
 def _follow(job: str) -> int:

@@ -155,7 +155,7 @@ ENV_CHECKPOINT_EVERY = "EVERSTEP_CHECKPOINT_EVERY"  # "auto" or seconds
 ENV_CHECKPOINT_KEEP = "EVERSTEP_CHECKPOINT_KEEP"
 ENV_CHECKPOINT_MIRROR = "EVERSTEP_CHECKPOINT_MIRROR"  # s3://BUCKET/PREFIX or a folder, of this job alone
 ENV_CHECKPOINT_MODE = "EVERSTEP_CHECKPOINT_MODE"  # MODE_*; with MODE_OFF the library neither restores nor saves
-ENV_CHECKPOINT_AUDIT = "EVERSTEP_CHECKPOINT_AUDIT"  # steps that `everstep.train.run` audits a save for; "" = it does not
+ENV_CHECKPOINT_AUDIT = "EVERSTEP_CHECKPOINT_AUDIT"  # for how many steps `everstep.train.run` audits a save; "" = none
 ENV_BASE = "EVERSTEP_BASE"  # "A:S": start from exactly that checkpoint; "" = newest visible
 ENV_REPORT_DIR = "EVERSTEP_REPORT_DIR"  # where ranks leave reports
 ENV_CONTROL_FILE = "EVERSTEP_CONTROL_FILE"  # what the agent wants of the ranks

@@ -24,7 +24,7 @@ def _step_aside() -> None:
 
 
 def _real_sitecustomize() -> None:
-    """Run the one that we hide, if there is one. As in ``standby_hook``: each of the two is copied without the other."""
+    """Run the one that we hide, if there is one. As in ``standby_hook``: each is copied without the other."""
     from importlib import machinery, util
 
     spec = machinery.PathFinder.find_spec("sitecustomize")
