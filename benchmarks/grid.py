@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.runs import interleaved_ms, report
-from everstep.brain.select.policies import POLICIES
 from everstep.sim.reference.drive import drive
+from everstep.sim.reference.entrants import OPTIMAL, entrant
 from everstep.sim.reference.grid import Batch, check, market_of
 from everstep.sim.reference.market import Market
-from everstep.sim.reference.rows import OPTIMAL, Task, read_grid
+from everstep.sim.reference.rows import Task, read_grid
 
 _GOAL_S = 10.0
 _POLICIES = ("on_demand", "greedy", "up_no_hysteresis", "uniform_progress")
@@ -112,7 +112,7 @@ def _timed(
     """Seconds, decisions asked for, costs."""
     began = time.perf_counter()
     outcomes = [
-        drive(markets[task.traces, task.gang], task.job, POLICIES[task.policy], every_tick=every_tick) for task in tasks
+        drive(markets[task.traces, task.gang], task.job, entrant(task.policy), every_tick=every_tick) for task in tasks
     ]
     taken_s = time.perf_counter() - began
     return taken_s, sum(outcome.decisions for outcome in outcomes), [outcome.cost_usd for outcome in outcomes]

@@ -11,10 +11,11 @@ from everstep.brain.select.course import Course, Situation
 from everstep.cli import failures
 from everstep.cli.output import Column, field
 from everstep.model.units import format_duration, format_money
+from everstep.sim.reference import entrants
 from everstep.sim.reference import grid as grids
 from everstep.sim.reference.drive import Outcome
 from everstep.sim.reference.market import Job
-from everstep.sim.reference.rows import Task, policy_named, policy_names, window
+from everstep.sim.reference.rows import Task, window
 
 _COMMAND = "everstep sim job"
 
@@ -117,10 +118,10 @@ def _task(wanted: Wanted) -> Task:
     if changeover_h > deadline_h:
         raise failures.usage(_COMMAND, "--changeover-h", f"longer than the deadline of {deadline_h:g} h")
     try:
-        policy = policy_named(wanted.policy)
+        policy = entrants.named(wanted.policy)
     except KeyError:
         text = f"there is no policy {wanted.policy!r}"
-        raise failures.usage(_COMMAND, "--policy", text, f"known: {', '.join(policy_names())}") from None
+        raise failures.usage(_COMMAND, "--policy", text, f"known: {', '.join(entrants.names())}") from None
     job = Job(task_h * 3600, deadline_h * 3600, changeover_h * 3600, start_tick=wanted.start_tick, seed=wanted.seed)
     return Task(0, _COMMAND, wanted.trace.name, wanted.gang, job, policy, wanted.checkpoint_gb)
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from everstep.brain.select.policies import POLICIES
 from everstep.market.availability import Series, read_folder, read_series, shared_clock
 from everstep.market.faults import Malformed
 from everstep.model.errors import BadInput, Problem
 from everstep.sim.reference.drive import Outcome, Watcher, drive
+from everstep.sim.reference.entrants import OPTIMAL, entrant
 from everstep.sim.reference.market import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, Job, Market, Zone
 from everstep.sim.reference.optimal import NoPlan, optimal
-from everstep.sim.reference.rows import OPTIMAL, Task, window
+from everstep.sim.reference.rows import Task, window
 
 _BATCH = 150
 TRANSFER_USD_PER_GB = 0.02
@@ -145,7 +145,7 @@ def simulate(market: Market, job: Job, policy: str, *, watcher: Watcher | None =
             return optimal(market, job, watcher=watcher)
         except NoPlan:
             policy = "on_demand"
-    return drive(market, job, POLICIES[policy], watcher=watcher)
+    return drive(market, job, entrant(policy), watcher=watcher)
 
 
 def market_of(task: Task, batch: Batch) -> Market:

@@ -166,7 +166,7 @@ class _Programme:
     def _back(
         self, later: NDArray[np.float64], usd: NDArray[np.float64], up: NDArray[np.bool_], chosen: NDArray[np.uint8]
     ) -> NDArray[np.float64]:
-        """Values at the start of a tick from those at its end; fills ``chosen`` with targets, or their number for idle."""
+        """Values at the start of a tick from those at its end; fills ``chosen``: the target, their number for idle."""
         lattice, places = self.lattice, len(self.locations)
         now = np.empty_like(later)
         running = later[places:]

@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.brain.select.policies import ALIASES, POLICIES
 from everstep.market.rows import Row, header, rows
 from everstep.model.errors import BadInput, Problem
+from everstep.sim.reference import entrants
 from everstep.sim.reference.drive import Outcome
 from everstep.sim.reference.market import Job
 
-OPTIMAL = "optimal"
-_SIM_ALIASES = {"optimal_dp": OPTIMAL}
 _JOB_COLUMNS = ("task_h", "deadline_h", "changeover_h", "start_tick_in_file", "policy")
 GRID_COLUMNS = ("file", "gang", *_JOB_COLUMNS)
 GRID_RESULTS = ("cost_usd", "finish_h", "spot_exits", "deadline_met")
@@ -45,23 +43,6 @@ class Task:
     checkpoint_gb: float = 0.0
 
 
-def policy_named(name: str) -> str:
-    """The name that an alias stands for.
-
-    Raises:
-        KeyError: there is no such policy.
-    """
-    name = ALIASES.get(name, _SIM_ALIASES.get(name, name))
-    if name != OPTIMAL and name not in POLICIES:
-        raise KeyError(name)
-    return name
-
-
-def policy_names() -> list[str]:
-    """Every name that a row may have, aliases left out."""
-    return [*sorted(POLICIES), OPTIMAL]
-
-
 def read_grid(path: Path) -> list[Task]:
     """Rows with a trace file each. Raises Malformed (one line) for the first that is wrong."""
     return [_task(number, row, "file", row.count("gang")) for number, row in enumerate(rows(path, GRID_COLUMNS))]
@@ -88,9 +69,11 @@ def _task(number: int, row: Row, traces: str, gang: int) -> Task:
     if gang < 1:
         raise row.fault("gang", f"expected a number of machines, 1 or more, found {row.text('gang')!r}")
     try:
-        policy = policy_named(row.word("policy"))
+        policy = entrants.named(row.word("policy"))
     except KeyError as error:
-        raise row.fault("policy", f"there is no policy {error.args[0]!r}; known: {', '.join(policy_names())}") from None
+        raise row.fault(
+            "policy", f"there is no policy {error.args[0]!r}; known: {', '.join(entrants.names())}"
+        ) from None
     start = row.count("start_tick_in_file")
     job = Job(task_h * 3600.0, deadline_h * 3600.0, changeover_h * 3600.0, start_tick=start, seed=start)
     size = row.number("checkpoint_gb", "GB, 0 or more") if traces == "set" else 0.0
