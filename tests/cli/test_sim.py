@@ -125,6 +125,7 @@ ROWS = [
     ("one.json,1,4,inf,0.5,0,greedy", "deadline_h: expected hours, above 0, found 'inf'"),
     ("one.json,1,4,5,-1,0,greedy", "changeover_h: expected hours, 0 or more, found '-1'"),
     ("one.json,0,4,5,0.5,0,greedy", "gang: expected a number of machines, 1 or more, found '0'"),
+    ("one.json,2,4,5,0.5,0,greedy", "gang: 2 machines at once, but one.json was asked for 1 at most"),
     ("one.json,1,4,5,0.5,,greedy", "start_tick_in_file: the cell is empty"),
     ("one.json,1,4,5,0.5,0.5,greedy", "start_tick_in_file: expected a whole number, 0 or more, found '0.5'"),
     ("one.json,1,4,5,0.5,0,", "policy: the cell is empty"),

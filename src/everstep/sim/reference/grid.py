@@ -99,22 +99,26 @@ def check(tasks: Sequence[Task], folder: Path, *, many_zones: bool = False) -> N
     """Reads every trace the tasks name and refuses what cannot be run, before anything is. Raises BadInput."""
     if not folder.is_dir():
         raise BadInput(Problem(str(folder), "", "is no folder", "name the folder that holds the traces"))
-    clocks: dict[str, tuple[int, float]] = {}
+    known: dict[str, tuple[Series, ...]] = {}
     for task in tasks:
-        if task.traces not in clocks:
-            clocks[task.traces] = _clock(task, folder / task.traces, many_zones)
-        window(task, *clocks[task.traces], task.traces)
+        if task.traces not in known:
+            known[task.traces] = _found(task, folder / task.traces, many_zones)
+        series = known[task.traces]
+        most = max(one.capacity for one in series)
+        if task.gang > most:
+            text = f"{task.gang} machines at once, but {task.traces} was asked for {most} at most"
+            raise BadInput(Problem(task.where, "gang", text))
+        window(task, min(one.ticks for one in series), series[0].gap_s, task.traces)
 
 
-def _clock(task: Task, path: Path, many_zones: bool) -> tuple[int, float]:
-    """Ticks that the task's traces have, and seconds per tick."""
+def _found(task: Task, path: Path, many_zones: bool) -> tuple[Series, ...]:
+    """The task's traces."""
     try:
-        series = _zones_of(path) if many_zones else (_series(path),)
+        return _zones_of(path) if many_zones else (_series(path),)
     except Malformed as error:
         if path.exists():
             raise
         raise BadInput(Problem(task.where, "set" if many_zones else "file", str(error))) from None
-    return min(one.ticks for one in series), series[0].gap_s
 
 
 def work(batch: Batch) -> Found:
