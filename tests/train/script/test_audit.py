@@ -20,6 +20,8 @@ from everstep.train.script.output import Place
 from everstep.train.script.output.journal import Journal
 from tests.train.script.drill import DRIVER
 from tests.train.script.scripts_for_session import HEAD
+from tests.train.script.test_ranks import SCRIPT as RANKS
+from tests.train.script.test_ranks import torchrun
 from tests.train.zygote import Child, Zygote
 
 HEAD += """
@@ -62,15 +64,17 @@ class Audited:
         self.work = place / "work"
         self.reports = place / "reports"
         self.log = place / "log"
+        self.target = ["train.py"]
         self.env = {"TMPDIR": str(place / "tmp"), "PYTHONHASHSEED": "0"}
         for folder in (self.work, self.reports, place / "tmp"):
             folder.mkdir()
 
     def start(self, script: str, *options: str, steps: int = 4) -> Child:
-        (self.work / "train.py").write_text(script)
+        path = self.target[0] if self.target[0] != "-m" else self.target[1].replace(".", "/") + ".py"
+        (self.work / path).write_text(script)
         env = {**self.env, handshake.ENV_REPORT_DIR: str(self.reports)}
         command: list[str | Path] = [DRIVER, "--dir", "saves", "--every-steps", "3", "--audit", str(steps), *options]
-        return self._scripts.start([*command, "train.py"], cwd=self.work, log=self.log, env=env)
+        return self._scripts.start([*command, *self.target], cwd=self.work, log=self.log, env=env)
 
     def run(self, script: str, *options: str, steps: int = 4) -> dict[str, Any]:
         """The first verdict; the script ends well."""
@@ -176,8 +180,44 @@ for x in loader:
 """
 
 
-def test_loader_workers_and_a_module_run_by_name(audited: Audited) -> None:
+def test_loader_workers(audited: Audited) -> None:
     assert audited.run(HEAD + WORKERS)["verdict"] == "exact"
+
+
+PLACES = """
+import argparse
+import sys
+
+options = argparse.ArgumentParser()
+options.add_argument("--out", type=Path)
+options.add_argument("--data")
+options = options.parse_args()
+assert Path(__file__).with_name("beside.txt").read_text() == "beside"
+assert Path(options.data).read_text() == "data"
+options.out.mkdir()
+os.chdir(options.out)
+log = open(options.out / "log.txt", "w", buffering=1)
+"""
+
+
+def test_paths_of_the_working_folder_lead_into_the_copy(audited: Audited) -> None:
+    for name in ("src/beside.txt", "data.txt"):
+        (audited.work / name).parent.mkdir(exist_ok=True)
+        (audited.work / name).write_text(Path(name).stem)
+    script = HEAD.replace('"/audit/work"', '"/audit/work/out"') + PLACES + LOOP.format(body="print(i, file=log)")
+    audited.target = ["src/train.py", "--out", str(audited.work / "out"), "--data", str(audited.work / "data.txt")]
+    assert audited.run(script)["verdict"] == "exact"
+    numbers = (audited.work / "out" / "log.txt").read_text().split()
+    assert numbers == [str(number) for number in range(len(numbers))]
+
+
+def test_a_module_run_by_name(audited: Audited) -> None:
+    (audited.work / "pkg").mkdir()
+    (audited.work / "pkg" / "__init__.py").touch()
+    (audited.work / "pkg" / "scale.py").write_text("SCALE = 2.0\n")
+    audited.target = ["-m", "pkg.train"]
+    script = HEAD + "from .scale import SCALE\n" + LOOP.format(body="pass").replace("step(1.0)", "step(SCALE)")
+    assert audited.run(script)["verdict"] == "exact"
 
 
 def test_every_n_th_save_is_audited_one_at_a_time(audited: Audited) -> None:
@@ -290,6 +330,14 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < limit
         time.sleep(0.05)
+
+
+def test_several_ranks_are_told_that_none_is_audited(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    options = ["--dir", "saves", "--every-steps", "3", "--audit", "2"]
+    assert torchrun(tmp_path, "-m", "everstep.train.run", *options, "train.py") == 0
+    said = (tmp_path / "launches.log").read_text()
+    assert said.count("everstep: no save is audited: that is done for one process, not for 2\n") == 1, said
 
 
 # --- walls ------------------------------------------------------------------------------------------------------------

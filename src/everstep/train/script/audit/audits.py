@@ -92,8 +92,12 @@ class Audits:
         wanted, position = self._wanted, Position(self._script.attempt, step)
         try:
             process = hand_over(self._script, self._folder, self._job, (position, wanted.steps, wanted.timeout_s))
-        except (NotFit, OSError) as problem:
+        except NotFit as problem:
             self._reporter.warn(f"save {position} is not audited: {problem}")
+            return
+        except Exception as error:
+            # No room for the links, no process to be had: neither may end the training.
+            self._reporter.warn(f"save {position} is not audited: {type(error).__name__}: {error}")
             return
         deadline = time.monotonic() + wanted.timeout_s + _GRACE_S
         self._running = _Running(position, process, Trail(step, wanted.steps), deadline)

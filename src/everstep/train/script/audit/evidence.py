@@ -75,6 +75,8 @@ class Trail:
         if not optimizers:
             _globals(entries)
         _random(entries)
+        # The script may be done with them long before the audit is.
+        self._optimizers.clear()
         return {"begin": self._begin, "steps": self.done, "marks": self._marks, "entries": entries}
 
 

@@ -95,7 +95,9 @@ def hand_over(script: Script, folder: Path, job: Path, how: tuple[Position, int,
 
 
 def _check(script: Script, folder: Path) -> None:
-    work = script.roots["work"]
+    work = script.roots.get("work")
+    if work is None:
+        raise NotFit("the script works in the root folder, which cannot be copied")
     if (work + os.sep).startswith(str(folder) + os.sep):
         raise NotFit("the script works in the checkpoint folder itself; give another --dir")
     torch: Any = sys.modules["torch"]

@@ -37,6 +37,8 @@ class Walls:
         self._job = os.path.realpath(job)
         self._protected = tuple(os.path.realpath(path) + os.sep for path in protected)
         self._temporary = os.path.realpath(tempfile.gettempdir()) + os.sep
+        caches = [os.environ.get("XDG_CACHE_HOME") or "~/.cache", "~/.triton", "~/.nv"]
+        self._caches = tuple(os.path.realpath(os.path.expanduser(path)) + os.sep for path in caches)
         self._made: set[str] = set()
         self._pid = os.getpid()
 
@@ -44,11 +46,11 @@ class Walls:
         """From now on. True if the kernel helps; False: programs that are started, and C libraries, are not stopped."""
         watch.guard(self)
         # The folder of temporary files may hold those of the run: there the hook alone keeps guard.
-        return _landlock([self._job, "/dev", "/proc", self._temporary, os.path.expanduser("~/.cache")])
+        return _landlock([self._job, "/dev", "/proc", self._temporary, *self._caches])
 
     def changes(self, path: str, how: str) -> None:
         """See `watch.Listener`."""
-        if excluded(path, self._job):
+        if excluded(path, self._job) or path.startswith(self._caches):
             return
         there = os.path.lexists(path)
         if (how == "remove" and not there) or (how == "folder" and os.path.isdir(path)):
