@@ -117,6 +117,16 @@ def test_one_job_is_told_decision_by_decision(folder: Path, capsys: pytest.Captu
     assert weighed["on_demand", "one"] == pytest.approx(3.06 * 3.5)
 
 
+def test_decisions_that_change_nothing_are_shown_on_demand(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = "sim job --trace one.json --task-h 3 --deadline-h 5 --policy on_demand"
+    assert run(command) == 0
+    short = capsys.readouterr().out
+    assert run(f"{command} --all") == 0
+    whole = capsys.readouterr().out
+    # Spot goes down and comes up while on-demand runs: asked twice more, to no effect.
+    assert (short.count("on-demand from start to end"), whole.count("on-demand from start to end")) == (1, 3)
+
+
 ROWS = [
     ("one.json,1,4,3,0.5,0,greedy", "deadline_h: the deadline of 3 h is shorter than the work of 4 h"),
     ("one.json,1,4,5,6,0,greedy", "changeover_h: the changeover of 6 h is longer than the deadline of 5 h"),

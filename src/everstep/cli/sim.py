@@ -144,9 +144,10 @@ def job(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the policy's chance.")] = 0,
     spot: _Spot = 0.9731,
     on_demand: _Steady = 3.06,
+    every: Annotated[bool, typer.Option("--all", help="Decisions that changed nothing, too.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run one job and show every decision with its reason and what the alternatives were expected to cost.
+    """Run one job and show each change with its reason and what the alternatives were expected to cost.
 
     Example: `everstep sim job --trace us-west-2a.json --task-h 48 --deadline-h 60 --policy greedy`
     """
@@ -168,7 +169,7 @@ def job(
     if output is not Output.TABLE:
         document(told, output)
         return
-    table(told.decisions, simjob.COLUMNS)
+    table(told.decisions if every else simjob.changes(told), simjob.COLUMNS)
     print()
     facts(simjob.summary(told))
     print(_REFERENCE)

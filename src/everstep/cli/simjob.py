@@ -59,7 +59,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The run. ``decisions`` are those that changed something or whose reason is new."""
+    """The run, with every decision."""
 
     policy: str
     cost_usd: float
@@ -70,7 +70,6 @@ class Told:
     spot_exits: int
     moves: int
     egress_usd: float
-    asked: int
     decisions: tuple[Decision, ...]
 
 
@@ -93,19 +92,13 @@ def run(wanted: Wanted) -> Told:
     market = grids.market_of(task, batch)
     window(task, market.ticks, market.tick_s, str(wanted.trace))
     decisions: list[Decision] = []
-    asked = 0
 
     def watch(tick: int, situation: Situation, course: Course) -> None:
-        nonlocal asked
-        asked += 1
-        decision = _decision(situation, course)
-        last = decisions[-1] if decisions else None
-        if last is None or (last.mode, last.place, last.reason) != (decision.mode, decision.place, decision.reason):
-            decisions.append(decision)
+        decisions.append(_decision(situation, course))
 
     outcome = grids.simulate(market, task.job, task.policy, watcher=watch)
     steady, best = (grids.simulate(market, task.job, name) for name in ("on_demand", "optimal"))
-    return _told(task.policy, outcome, (steady.cost_usd, best.cost_usd), asked, decisions)
+    return _told(task.policy, outcome, (steady.cost_usd, best.cost_usd), decisions)
 
 
 def _task(wanted: Wanted) -> Task:
@@ -142,7 +135,7 @@ def _decision(situation: Situation, course: Course) -> Decision:
     )
 
 
-def _told(policy: str, outcome: Outcome, marks: tuple[float, float], asked: int, decisions: list[Decision]) -> Told:
+def _told(policy: str, outcome: Outcome, marks: tuple[float, float], decisions: list[Decision]) -> Told:
     return Told(
         policy=policy,
         cost_usd=round(outcome.cost_usd, 4),
@@ -153,9 +146,14 @@ def _told(policy: str, outcome: Outcome, marks: tuple[float, float], asked: int,
         spot_exits=outcome.spot_exits,
         moves=outcome.moves,
         egress_usd=round(outcome.egress_usd, 4),
-        asked=asked,
         decisions=tuple(decisions),
     )
+
+
+def changes(told: Told) -> list[Decision]:
+    """The decisions after which something else ran than before them, or ran elsewhere."""
+    action = [(decision.mode, decision.place) for decision in told.decisions]
+    return [decision for n, decision in enumerate(told.decisions) if n == 0 or action[n] != action[n - 1]]
 
 
 def summary(told: Told) -> list[tuple[str, str]]:
@@ -169,7 +167,7 @@ def summary(told: Told) -> list[tuple[str, str]]:
         ("finished", f"{ended}, deadline {'met' if told.deadline_met else 'missed'}"),
         ("spot exits", str(told.spot_exits)),
         ("moves", f"{told.moves}, transfer {format_money(told.egress_usd)}" if told.moves else ""),
-        ("decisions", str(told.asked)),
+        ("decisions", str(len(told.decisions))),
         ("expected $", told.decisions[0].basis if told.decisions else ""),
     ]
 
