@@ -1,5 +1,6 @@
 """Policies of the seam ``brain/select/course.py``, by name."""
 
+from everstep.brain.select.auto import Auto
 from everstep.brain.select.course import Policy
 from everstep.brain.select.policies.cheapest import Cheapest
 from everstep.brain.select.policies.greedy import Greedy
@@ -20,6 +21,7 @@ POLICIES: dict[str, Policy] = {
     "failover": UniformProgress(elsewhere=True),
     "cheapest": Cheapest(),
     "utility": Utility(),
+    "auto": Auto(),
 }
 """Built-in policies. They hold no state: one object serves every job."""
 

@@ -1,0 +1,143 @@
+"""What ``auto`` believes of the places: how often spot is there, how long it lasts, what falling back on it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from everstep.brain.forecast.availability import BUILT_IN, Observed, Prior, Rates, pooled_rates
+from everstep.brain.forecast.piecewise import Piecewise
+from everstep.brain.select.course import Place, Situation
+from everstep.brain.select.rough import affordable
+
+FIRST_AGE_S = 3 * 3600.0
+"""How long a run has lasted that is met under way: about the median by the built-in hazards."""
+_LONG_H = 2000.0
+
+
+def usable(place: Place) -> bool | None:
+    """Spot is up and no dearer than on-demand; None = not observed."""
+    return place.up if place.up is None else place.up and affordable(place)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen until the latest look.
+
+    Attributes:
+        at_s: when that was.
+        places: in the order of the situation; None = never observed.
+        any_place: spot was up in one place at least.
+    """
+
+    at_s: float
+    places: tuple[Observed | None, ...]
+    any_place: Observed
+
+    @classmethod
+    def first(cls, situation: Situation) -> Seen:
+        """At the first look: what was known of the past, then what is seen now."""
+        if not situation.past:
+            ups = [usable(place) for place in situation.places]
+            begun = [None if up is None else _begun(situation.now_s, up) for up in ups]
+            return cls(situation.now_s, tuple(begun), _begun(situation.now_s, any(ups)))
+        flips = sorted((at_s, number, up) for number, past in enumerate(situation.past) for at_s, up in past)
+        ups = [None] * len(situation.places)
+        seen: list[Observed | None] = [None] * len(situation.places)
+        together: Observed | None = None
+        for number, (at_s, place, up) in enumerate(flips):
+            held = seen[place]
+            ups[place] = up
+            seen[place] = _begun(at_s, up) if held is None else held.watched(at_s, up)
+            if number + 1 < len(flips) and flips[number + 1][0] == at_s:
+                continue
+            together = _begun(at_s, any(ups)) if together is None else together.watched(at_s, any(ups))
+        any_place = together if together is not None else _begun(situation.now_s, any(ups))
+        return cls(any_place.at_s, tuple(_lived(one, any_place.at_s) for one in seen), any_place).after(situation)
+
+    def after(self, situation: Situation) -> Seen:
+        """With what this situation shows."""
+        now_s = situation.now_s
+        ups = [usable(place) for place in situation.places]
+        places = tuple(
+            [self._updated(held, now_s, up) for held, up in zip(self.places, ups, strict=True)]
+            if len(ups) > 1
+            else [self._updated(self.places[0], now_s, ups[0])]
+        )
+        if len(ups) == 1 and places[0] is not None:
+            return Seen(now_s, places, places[0])
+        return Seen(now_s, places, self.any_place.watched(now_s, any(ups)))
+
+    def _updated(self, held: Observed | None, now_s: float, up: bool | None) -> Observed | None:
+        if up is None:
+            return held
+        if held is None:
+            return _begun(now_s, up)
+        return held.watched(now_s, up) if held.at_s >= self.at_s else held.probed(now_s, up)
+
+
+def _begun(at_s: float, up: bool) -> Observed:
+    return Observed.begin(at_s, up, age_s=FIRST_AGE_S)
+
+
+def _lived(seen: Observed | None, at_s: float) -> Observed | None:
+    return None if seen is None else seen.watched(at_s, seen.up)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is expected of the market as a whole, kept from one solution of the programme to the next.
+
+    Attributes:
+        rates: hazards of each place's spot.
+        together: hazards of "one place at least is up".
+        spot_usd_per_h: mean price of the cheapest spot that is up.
+        drop_per_h: how often a machine is lost there.
+    """
+
+    rates: tuple[Rates, ...]
+    together: Rates
+    spot_usd_per_h: float
+    drop_per_h: float
+
+
+def outlook(situation: Situation, seen: Seen) -> Outlook | None:
+    """None if no spot is sold at all. Prices count per unit of work."""
+    places = situation.places
+    rates = _rates(places, seen)
+    sold = [n for n, place in enumerate(places) if affordable(place)]
+    if not sold:
+        return None
+    price = [(place.spot_usd_per_h or 0.0) / place.speed for place in places]
+    if len(sold) == 1:
+        return Outlook(rates, rates[sold[0]], price[sold[0]], 0.0)
+    lives = [(one.loss.mean_residual_h(0.0, _LONG_H), one.back.mean_residual_h(0.0, _LONG_H)) for one in rates]
+    none, usd, drops, flips = 1.0, 0.0, 0.0, 0.0
+    for n in sorted(sold, key=lambda n: (price[n], n)):
+        up_h, down_h = lives[n]
+        part = none * up_h / (up_h + down_h)
+        usd += part * price[n]
+        drops += part / up_h
+        flips += 1.0 / down_h
+        none *= down_h / (up_h + down_h)
+    some = max(1.0 - none, 1e-9)
+    flat = Rates(loss=_flat(flips * none / some), back=_flat(flips))
+    return Outlook(rates, seen.any_place.rates(Prior(rates=flat)), usd / some, drops / some)
+
+
+def _rates(places: tuple[Place, ...], seen: Seen) -> tuple[Rates, ...]:
+    """Of each place; where there are several, what its region has seen is where its estimate starts."""
+    if len(places) == 1:
+        return tuple(BUILT_IN if one is None else one.rates() for one in seen.places)
+    regions: dict[str, list[Observed]] = {}
+    for place, one in zip(places, seen.places, strict=True):
+        if one is not None:
+            regions.setdefault(place.region, []).append(one)
+    priors = {region: Prior(rates=pooled_rates(pools)) for region, pools in regions.items()}
+    return tuple(
+        BUILT_IN if one is None else one.rates(priors[place.region])
+        for place, one in zip(places, seen.places, strict=True)
+    )
+
+
+def _flat(per_h: float) -> Piecewise:
+    return Piecewise(BUILT_IN.loss.from_h, (per_h,) * len(BUILT_IN.loss.from_h))
