@@ -41,6 +41,7 @@ class Engine:
         strict: raise on a move that no table lists instead of quarantining the job.
         timeline: instead of a new one that begins at ``start``.
         kernel: instead of a new one, for example one that records.
+        lookout: how providers and market are followed.
 
     Attributes:
         timeline: the clock; also where worlds plan what happens.
@@ -60,6 +61,7 @@ class Engine:
         strict: bool = True,
         timeline: Timeline | None = None,
         kernel: Kernel | None = None,
+        lookout: type[Lookout] = Lookout,
     ) -> None:
         """See the class."""
         self.timeline = timeline or Timeline(start)
@@ -80,7 +82,7 @@ class Engine:
             lease_s=self.options.lease_s,
             heartbeat_s=self.options.heartbeat_s,
         )
-        self.around = Lookout(
+        self.around = lookout(
             providers, deployment=deployment, kernel=self.kernel, known=self, clock=self.timeline, telemetry=telemetry
         )
         self.desk.on_failure = lambda instance: self.around.poll_soon()
