@@ -359,6 +359,13 @@ def test_the_work_left_counts_from_the_checkpoint_that_the_next_attempt_will_fin
     assert changeover_s(job) == 10.0
 
 
+def test_ranks_that_could_not_tell_are_timed_by_the_last_word_of_their_telemetry() -> None:
+    job = fold(running(work=Work(steps=200)), [Restored(I1, 1, None), ProgressSeen(I1, 1, 1, 200, 10.0)])
+    assert work_left_s(job, {}) is None
+    lost = transition(job, InstanceEnded(I1, 120.0, InstanceEnd.PREEMPTED, last_step=100, last_step_at=60.0), 121.0)
+    assert work_left_s(lost, {}) == pytest.approx(200 * 0.5), "nothing was saved"
+
+
 def test_the_safety_net_takes_on_demand_when_two_changeovers_are_all_the_time_left() -> None:
     job = training(Objective(deadline_at=300.0), spot=SpotMode.AUTO)
     assert not must_on_demand(job, {}, 179.0)

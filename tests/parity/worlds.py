@@ -7,7 +7,7 @@ from dataclasses import replace
 from everstep.model.gang import Gang, SlotGroup, ZoneRule
 from everstep.model.ids import JobId
 from everstep.model.offers import BillingRule, MachineRequirement, MachineType, Market, Offer
-from everstep.model.task import CheckpointSpec, OnNoCapacity, Recovery, SpotMode, Task
+from everstep.model.task import CheckpointSpec, Objective, OnNoCapacity, Recovery, SpotMode, Task, Work
 from everstep.testing.scripted import (
     AgentScript,
     Fault,
@@ -138,4 +138,17 @@ WORLDS = (
         until=240.0,
     ),
 )
+_TIMED = {"work": Work(hours=0.0114), "objective": Objective(deadline_s=900.0)}
+"""What policies ask for that weigh a deadline: 40 steps of 1.03 s."""
+SEAM = tuple(
+    world(
+        f"seam_{policy}",
+        task(1, policy=policy, recovery=Recovery(cooldown_s=10.0), **_TIMED),
+        markets=(MarketAt(0.0, PLENTY), MarketAt(25.0, ON_DEMAND_ONLY), MarketAt(90.0, PLENTY)),
+        faults=(_fault(26.0173, PREEMPT, "rank:0"),),
+        until=420.0,
+    )
+    for policy in ("spot_only", "spell", "incl", "uniform_progress", "failover", "cheapest", "utility")
+)
+WORLDS = (*WORLDS, *SEAM)
 BY_NAME = {w.name: w for w in WORLDS}

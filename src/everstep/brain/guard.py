@@ -151,10 +151,18 @@ def _step_of(base: str) -> int:
 
 
 def seconds_per_step(job: JobState) -> float | None:
-    """Mean duration of a step over all attempts that measured it."""
-    spans = [(_span_s(a), a.steps_done) for a in job.attempts if a.steps_done > 1]
+    """Mean duration of a step over all attempts that measured it, or whose last step is known."""
+    spans = [(_span_s(a), _steps_of(a)) for a in job.attempts if _steps_of(a) > 1]
     steps = sum(n for _, n in spans)
     return sum(s for s, _ in spans) / steps if steps else None
+
+
+def _steps_of(a: AttemptState) -> int:
+    """Steps that fit into the span of an attempt."""
+    if a.steps_done or a.step is None or a.first_step_at is None or a.last_step_at is None or a.restored_at is None:
+        return a.steps_done
+    # Its ranks could not tell: the last word of its telemetry counts, from the step that it went on from.
+    return max(a.step - _step_of(a.base or ""), 0)
 
 
 def _span_s(a: AttemptState) -> float:

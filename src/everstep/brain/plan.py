@@ -15,8 +15,9 @@ from everstep.brain import guard
 from everstep.brain.economics.ledger import cost_usd
 from everstep.brain.hopeless import hopeless
 from everstep.brain.lifecycle import orders, transition
+from everstep.brain.needs import Needs, disk_of
 from everstep.brain.release import dead_volumes, leavers, next_look
-from everstep.brain.select import DEFAULT, Choice, Need
+from everstep.brain.select import DEFAULT, Choice
 from everstep.brain.settle import SETTLE_LIMIT_S, settle
 from everstep.brain.snapshot import Heard, Settings, Snapshot
 from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, Note, SendOrders, Terminate
@@ -112,6 +113,7 @@ class _Planner:
     reasons: list[str] = field(default_factory=list)
     wakes: list[float] = field(default_factory=list)
     wait: str = ""
+    needs: Needs | None = None
 
     def decide(self) -> Decision:
         self._conclude()
@@ -271,18 +273,9 @@ class _Planner:
     def _choose(self, slot: Slot, picked: Sequence[Offer]) -> Choice:
         job = self.job
         group = job.task.gang.groups[slot.group]
-        need = Need(
-            job=job.id,
-            slot=slot,
-            machine=group.machine,
-            spot=job.task.spot,
-            max_price_usd_per_h=job.task.max_price_usd_per_h,
-            on_no_capacity=job.task.recovery.on_no_capacity,
-            cooldown_s=job.task.recovery.cooldown_s,
-            must_on_demand=guard.must_on_demand(job, self.snapshot.heard, self.now),
-            zones=self._zones(slot, group.zones, picked),
-            regions=self._regions(group.zones, picked),
-        )
+        if self.needs is None:
+            self.needs = Needs.of(job, self.snapshot.heard, self.now)
+        need = self.needs.of_slot(slot, picked)
         offers = [o for o in self.snapshot.offers if group.machine.fits(o)]
         if group.zones is ZoneRule.SAME_ZONE and not need.zones:
             offers = _roomy(offers, len(self._vacant())) or offers
@@ -297,26 +290,13 @@ class _Planner:
         rng = Random(f"{self.seed}/{slot}")
         return selector.choose(need, offers, beliefs=self.snapshot.pools, inflight=inflight, now=self.now, rng=rng)
 
-    def _others(self, picked: Sequence[Offer]) -> list[Offer]:
-        """What the rest of the gang runs on, what has been picked just now included."""
-        return [m.offer for m in self.job.instances.values() if not m.doomed] + list(picked)
-
-    def _zones(self, slot: Slot, rule: ZoneRule, picked: Sequence[Offer]) -> frozenset[str]:
-        disk = self._disk(slot)
-        if disk is not None and disk.failed_at is None:
-            return frozenset((disk.zone,))  # a disk attaches in its own zone only
-        return frozenset(o.zone for o in self._others(picked)) if rule is ZoneRule.SAME_ZONE else frozenset()
-
-    def _regions(self, rule: ZoneRule, picked: Sequence[Offer]) -> frozenset[str]:
-        return frozenset(o.region for o in self._others(picked)) if rule is ZoneRule.SAME_REGION else frozenset()
-
     def _launch(self, slot: Slot, offer: Offer, launch_no: int) -> bool:
         job = self.job
         shared = self.snapshot.shared_folders.get(offer.zone, "")
         volume = None
         if not shared:
             # Nothing is shared in that zone: the slot's disk must outlive its machines (rule 10).
-            disk = self._disk(slot)
+            disk = disk_of(job, slot)
             if disk is None:
                 self._make_disk(slot, offer)
                 return False
@@ -349,11 +329,6 @@ class _Planner:
         self.effects.append(Launch(job.id, event))
         return True
 
-    def _disk(self, slot: Slot) -> VolumeState | None:
-        """The slot's disk that is there, is being made, or could not be made."""
-        disks = [v for v in self.job.volumes.values() if v.slot == slot and not v.deleting and v.deleted_at is None]
-        return disks[-1] if disks else None
-
     def _make_disk(self, slot: Slot, offer: Offer) -> None:
         wanted = self.job.task.gang.groups[slot.group].machine.disk_gib
         # A disk that was deleted stays in the bill: its successor has a name of its own.
@@ -373,7 +348,7 @@ class _Planner:
             self.wakes.append(self.now)
             return
         for empty, _ in dry:
-            disk = self._disk(empty)
+            disk = disk_of(self.job, empty)
             if disk is not None and disk.volume is not None and not self._was_used(disk):
                 # Nothing is on it yet: it must not tie the job to a zone that is dry.
                 self.effects.append(DeleteVolume(self.job.id, VolumeDeleteIntended(disk.volume)))

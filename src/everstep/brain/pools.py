@@ -1,19 +1,29 @@
-"""What we remember of pools: when one failed us last, and how often we asked lately.
+"""What we remember of pools: when one failed us last, how often we asked lately, when spot was there and when not.
 
-A fold over the events of all jobs.
+A fold over the events of all jobs and over the looks at the market, shared by all jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from everstep.brain.forecast.availability import Observed
 from everstep.model.causes import InstanceEnd, NoticeKind
-from everstep.model.events import Event, InstanceEnded, LaunchFailed, LaunchIntended, NoticeReceived
+from everstep.model.errors import NoCapacity
+from everstep.model.events import (
+    Event,
+    InstanceEnded,
+    LaunchFailed,
+    LaunchIntended,
+    LaunchSucceeded,
+    NoticeReceived,
+)
 from everstep.model.job import InstanceState
-from everstep.model.offers import Market, Pool
+from everstep.model.offers import Market, Offer, Pool
 
 _WINDOW_S = 60.0
+_FLIPS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,9 @@ class PoolRecord:
         failure: what it was.
         preemptions, refusals: counts.
         launched_at: launches of the last minute, UTC seconds.
+        counted: how many could start at the last look at the market; None = its provider does not say.
+        seen: for how long spot was there and how often it went, since we first knew; seconds of the clock.
+        flips: when it came (True) and went (False), the latest of them, UTC seconds.
     """
 
     failed_at: float | None = None
@@ -32,6 +45,9 @@ class PoolRecord:
     preemptions: int = 0
     refusals: int = 0
     launched_at: tuple[float, ...] = ()
+    counted: int | None = None
+    seen: Observed | None = None
+    flips: tuple[tuple[float, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +106,12 @@ def note_pools(book: PoolBook, event: Event, machine: InstanceState | None, now:
         return book
     pool = machine.offer.pool
     record = book.record(pool)
+    if isinstance(event, LaunchSucceeded):
+        found = _found(record, pool, now, up=True)
+        return book if found is record else _with(book, pool, found)
     if isinstance(event, LaunchFailed):
-        return _with(book, pool, replace(record, failed_at=now, failure=event.error, refusals=record.refusals + 1))
+        found = _found(record, pool, now, up=False) if event.error == NoCapacity.kind else record
+        return _with(book, pool, replace(found, failed_at=now, failure=event.error, refusals=record.refusals + 1))
     noticed = (
         isinstance(event, NoticeReceived)
         and event.notice is NoticeKind.TERMINATE
@@ -101,8 +121,59 @@ def note_pools(book: PoolBook, event: Event, machine: InstanceState | None, now:
     if noticed or (ended and machine.alive):
         # A preemption counts once, whether the notice or the end is heard first; the cool-down starts at the later one.
         count = record.preemptions + (0 if ended and machine.notice is NoticeKind.TERMINATE else 1)
-        return _with(book, pool, replace(record, failed_at=now, failure="preempted", preemptions=count))
+        # We stood in the pool until now. Where others could still start at the last look, only this machine went.
+        gone = record if record.counted or not can_run_dry(pool.market) else _seen(record, now, up=False, watched=True)
+        return _with(book, pool, replace(gone, failed_at=now, failure="preempted", preemptions=count))
     return book
+
+
+def see_offers(
+    book: PoolBook, offers: Iterable[Offer], held: Mapping[Pool, int], now: float, *, watched: bool
+) -> PoolBook:
+    """The book after a look at the market.
+
+    Only providers that count what could start teach something: spot is there while machines could start, or while we
+    hold some that are not being taken back.
+
+    Args:
+        book: before.
+        offers: the whole market.
+        held: spot machines that we have, by pool, without those that will be taken back.
+        now: UTC seconds.
+        watched: no change was missed since the look before; else a change is put in the middle of the gap.
+    """
+    counts: dict[Pool, int] = {}
+    for offer in offers:
+        if can_run_dry(offer.market) and offer.available is not None:
+            counts[offer.pool] = max(counts.get(offer.pool, 0), offer.available)
+    for pool, record in book.records.items():
+        if record.counted is not None:
+            counts.setdefault(pool, 0)  # it is not offered any more
+    changed: dict[Pool, PoolRecord] = {}
+    for pool, count in counts.items():
+        record = book.record(pool)
+        up = count + held.get(pool, 0) > 0
+        if record.seen is None or record.seen.up is not up or bool(record.counted) is not bool(count):
+            changed[pool] = replace(_seen(record, now, up=up, watched=watched), counted=count)
+    return PoolBook({**book.records, **changed}) if changed else book
+
+
+def _found(record: PoolRecord, pool: Pool, now: float, *, up: bool) -> PoolRecord:
+    """What a launch tells of a pool; nothing where looks at the market tell it better."""
+    if record.counted is not None or not can_run_dry(pool.market):
+        return record
+    return _seen(record, now, up=up, watched=False)
+
+
+def _seen(record: PoolRecord, at: float, *, up: bool, watched: bool) -> PoolRecord:
+    seen = record.seen
+    if seen is None:
+        return replace(record, seen=Observed.begin(at, up), flips=((at, up),))
+    at = max(at, seen.at_s)  # facts may come a little out of order
+    after = seen.watched(at, up) if watched else seen.probed(at, up)
+    if up is seen.up:
+        return replace(record, seen=after)
+    return replace(record, seen=after, flips=(*record.flips[1 - _FLIPS_KEPT :], (after.since_s, up)))
 
 
 def _with(book: PoolBook, pool: Pool, record: PoolRecord) -> PoolBook:

@@ -13,7 +13,7 @@ from random import Random
 
 from everstep.brain.lifecycle import accepts, submitted, transition
 from everstep.brain.plan import Heard, Settings, Snapshot, advance, offers_digest, plan, worth_recording
-from everstep.brain.pools import PoolBook, note_pools
+from everstep.brain.pools import PoolBook, can_run_dry, note_pools, see_offers
 from everstep.brain.select import SELECTORS, Selector
 from everstep.control.wakes import Wakes
 from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, SendOrders, Terminate
@@ -96,6 +96,7 @@ class Kernel:
         self.market = Market()
         self.wakes = Wakes()
         self._outcome = Outcome()
+        self._looked = False
         self._inflight: dict[JobId, dict[Pool, int]] = {}
 
     # --- Input ------------------------------------------------------------------------------------------------------
@@ -134,6 +135,9 @@ class Kernel:
 
     def market_moved(self, now: float) -> None:
         """Looks at every job that waits for capacity: the offers changed."""
+        # Before the first look nobody watched: the server was down, or this is the first time it runs.
+        self.pools = see_offers(self.pools, self.market.offers, self._held(), now, watched=self._looked)
+        self._looked = True
         for job in [j for j, s in self.states.items() if s.wait]:
             self._plan(job, now)
 
@@ -249,6 +253,15 @@ class Kernel:
             settings=self.settings,
             digest=self.market.digest,
         )
+
+    def _held(self) -> dict[Pool, int]:
+        """Spot machines of all jobs that nobody is about to take back, by pool."""
+        held: dict[Pool, int] = {}
+        for state in self.states.values():
+            for m in state.instances.values():
+                if can_run_dry(m.offer.market) and m.instance is not None and not m.doomed:
+                    held[m.offer.pool] = held.get(m.offer.pool, 0) + 1
+        return held
 
     def _seed(self, state: JobState) -> str:
         return f"{self.deployment}/{state.id}/{state.decisions}"

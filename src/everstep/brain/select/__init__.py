@@ -1,17 +1,57 @@
 """One job against the market: which offer to lease next, or what to wait for.
 
 A policy is a ``Selector``: one method, registered by name here or through the entry-point group ``everstep.selectors``
-(the composition root merges those in). Policies are pure; the live controller and the simulator run the same ones.
+(the composition root merges those in). Policies of the seam ``course.py``, which the simulator drives, are selectors
+through ``live.py``. All are pure.
 """
 
+from everstep.brain.select.course import Policy
 from everstep.brain.select.greedy import Greedy
+from everstep.brain.select.live import Live, Wants
 from everstep.brain.select.on_demand import OnDemand
-from everstep.brain.select.protocol import Choice, Need, Selector
+from everstep.brain.select.policies import ALIASES, POLICIES
+from everstep.brain.select.protocol import Choice, Need, Outlook, Selector
 from everstep.brain.select.rotate import Rotate
 
 DEFAULT = "greedy"
 
-SELECTORS: dict[str, Selector] = {"on_demand": OnDemand(), "greedy": Greedy(), "rotate": Rotate()}
+_WANTS = {
+    "spot_only": Wants(work=False, deadline=False),
+    "spell": Wants(work=False, deadline=False),
+    "incl": Wants(work=False, deadline=False),
+    "cheapest": Wants(deadline=False),
+    "utility": Wants(on_demand=True),
+    "greedy_spot_safety_net": Wants(),
+}
+"""Of the others: work and deadline."""
+
+
+def live(name: str, policy: Policy) -> Selector:
+    """A policy of the seam under that name, to be used live."""
+    return Live(name, policy, _WANTS.get(name))
+
+
+SELECTORS: dict[str, Selector] = {
+    **{name: live(name, policy) for name, policy in POLICIES.items()},
+    # The published greedy waits for spot until the deadline's safety net speaks; ours, below, does not wait.
+    **{name: live(name, POLICIES[meant]) for name, meant in ALIASES.items()},
+    "on_demand": OnDemand(),
+    "greedy": Greedy(),
+    "rotate": Rotate(),
+}
 """Built-in policies by name."""
 
-__all__ = ["DEFAULT", "SELECTORS", "Choice", "Greedy", "Need", "OnDemand", "Rotate", "Selector"]
+__all__ = [
+    "DEFAULT",
+    "SELECTORS",
+    "Choice",
+    "Greedy",
+    "Live",
+    "Need",
+    "OnDemand",
+    "Outlook",
+    "Rotate",
+    "Selector",
+    "Wants",
+    "live",
+]

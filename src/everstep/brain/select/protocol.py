@@ -19,6 +19,35 @@ _IMPATIENCE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """Where the job stands that the machine is for, as far as known.
+
+    Attributes:
+        began_at: when the job came in, UTC seconds.
+        deadline_at: UTC seconds; None = it has none.
+        work_s, done_s: the whole job and what is done of it, seconds of the clock of undisturbed training;
+            None = nobody knows the work.
+        changeover_s: from a launch to the first step, seconds of the clock.
+        machines: size of the gang.
+        begun: pools whose spot machines the slot had, oldest first.
+        lost: the pool of the slot's latest machine, if it was spot and was taken back.
+        saved_in: the offer of the machine that published the newest checkpoint.
+        saved_gb: size of that checkpoint, GB.
+    """
+
+    began_at: float
+    deadline_at: float | None
+    work_s: float | None
+    done_s: float
+    changeover_s: float
+    machines: int = 1
+    begun: tuple[Pool, ...] = ()
+    lost: Pool | None = None
+    saved_in: Offer | None = None
+    saved_gb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Need:
     """One machine that a job lacks.
 
@@ -31,6 +60,7 @@ class Need:
         cooldown_s: how long a pool that failed is avoided.
         must_on_demand: the deadline's safety net has spoken.
         zones, regions: where the machine must lie because of the rest of the gang or of its disk; empty = anywhere.
+        outlook: where the job stands; None = not told.
     """
 
     job: JobId
@@ -43,6 +73,7 @@ class Need:
     must_on_demand: bool = False
     zones: frozenset[str] = frozenset()
     regions: frozenset[str] = frozenset()
+    outlook: Outlook | None = None
 
     @property
     def on_demand_allowed(self) -> bool:
