@@ -11,13 +11,13 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from everstep.brain.forecast.availability import AGES_H
+from everstep.brain.select import rough
 from everstep.brain.select.auto import programme
 from everstep.brain.select.auto.beliefs import Outlook, Seen, outlook, usable
 from everstep.brain.select.auto.programme import AGES, IDLE, ON_DEMAND, SPOT, Problem, Solution
 from everstep.brain.select.auto.zones import Elsewhere, elsewhere, index_usd
 from everstep.brain.select.course import INSTANT_S, Alternative, Course, Memory, Mode, Place, Situation
 from everstep.brain.select.net import crunch_at
-from everstep.brain.select.policies.answers import at, idle
 from everstep.brain.select.rough import affordable, cheapest_on_demand
 
 BASIS = "mean over what spot may do, by the hazards seen so far, if every later choice is the best"
@@ -91,14 +91,22 @@ class Auto:
         standing = situation.standing
         reason = "the time left is needed for the work left"
         if standing.mode is Mode.SPOT and standing.place is not None and standing.changeover_left_s <= INSTANT_S:
-            return at(situation, Mode.SPOT, standing.place, reason, memory=memory)
+            return _roughly(situation, Mode.SPOT, standing.place, reason, memory)
         place = cheapest_on_demand(situation)
-        return None if place is None else at(situation, Mode.ON_DEMAND, place.name, reason, memory=memory)
+        return None if place is None else _roughly(situation, Mode.ON_DEMAND, place.name, reason, memory)
 
     def _without_spot(self, situation: Situation) -> Course:
         place = cheapest_on_demand(situation)
         reason = "no spot is sold"
-        return idle(situation, reason) if place is None else at(situation, Mode.ON_DEMAND, place.name, reason)
+        if place is None:
+            return _roughly(situation, Mode.IDLE, None, reason, None)
+        return _roughly(situation, Mode.ON_DEMAND, place.name, reason, None)
+
+
+def _roughly(situation: Situation, mode: Mode, place: str | None, reason: str, memory: Memory) -> Course:
+    """Where nothing has to be forecast."""
+    weighed = rough.weigh(situation)
+    return Course(mode, place, reason, memory=memory, alternatives=weighed, basis=rough.BASIS)
 
 
 def _left(situation: Situation) -> tuple[float, float]:

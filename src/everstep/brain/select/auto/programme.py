@@ -78,14 +78,15 @@ class Solution:
     def after(self, left_s: float, row: int, slack_s: float) -> float:
         """Mean cost after a step that begins with ``left_s`` left, in a row, with ``slack_s`` once it is paid."""
         problem = self.problem
-        steps, _, columns = self.table.shape
+        steps, columns = len(self.table), int(self.table.shape[2])
         step = min(max((problem.left_s - left_s) / problem.step_s, 0.0), steps - 1.0)
         column = min(max((slack_s - self.least_s) / self.apart_s, 0.0), columns - 1.0)
         i, j = int(step), int(column)
         now = self._between(i, row, j, column - j)
         if step == i:
             return now
-        return now + (step - i) * (self._between(i + 1, row, j, column - j) - now)
+        later = self._between(i + 1, row, j, column - j)
+        return now + (step - i) * (later - now)
 
     def _between(self, step: int, row: int, column: int, part: float) -> float:
         here = float(self.table[step, row, column])
