@@ -62,7 +62,8 @@ class Incl:
         price = situation.places[number].spot_usd_per_h
         if price is None or life_h <= changeover_h:
             return math.inf
-        return price * life_h / (life_h - changeover_h)
+        # Places that are equal must stay equal, however often their records were written.
+        return round(price * life_h / (life_h - changeover_h), 9)
 
     def _worth_at(self, situation: Situation, record: Record, number: int, cap: float) -> float:
         """When the spot of a place that stays up will be worth it, by a record that decays; infinite if never.

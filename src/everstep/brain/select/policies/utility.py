@@ -100,7 +100,8 @@ def _utility(situation: Situation, place: Place, mode: Mode, life_h: float, valu
     price = place.spot_usd_per_h if mode is Mode.SPOT else place.on_demand_usd_per_h
     move_usd = 0.0 if running else place.move_usd
     life_h = max(life_h, 1e-6)
-    return value * max(life_h - unpaid_h, 0.0) / life_h - (price or 0.0) - move_usd / life_h
+    # Places that are equal must stay equal, however often their records were written.
+    return round(value * max(life_h - unpaid_h, 0.0) / life_h - (price or 0.0) - move_usd / life_h, 9)
 
 
 def _course(
