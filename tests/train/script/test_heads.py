@@ -26,7 +26,7 @@ class Course:
 
     def run(self, source: str, **names: Any) -> None:
         rewritten = rewrite(source.encode(), "user.py", "user")
-        names.update({MARKER: Marker(self.heads, rewritten.sites), "step": self.step})
+        names.update({MARKER: Marker(self.heads, rewritten), "step": self.step})
         exec(rewritten.code, names)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from everstep.train.script.holders import Entrances
 from everstep.train.script.rewrite import MARKER, Rewritten, rewrite
 
 
-class Recorder:
+class Recorder(Entrances):
     """Stands for the marker of a run that is not resumed: notes what is reported and changes nothing."""
 
     forced = False

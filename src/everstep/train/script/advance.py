@@ -48,10 +48,16 @@ _END = object()
 
 
 class Watched(Iterator[Any]):
-    """An iterator of unknown kind, watched so that its repetition can be judged."""
+    """An iterator of unknown kind, watched so that its repetition can be judged.
+
+    Attributes:
+        inner: the iterator.
+        alone: it cannot be part of the object graph, see `loopgraph`.
+    """
 
     def __init__(self, inner: Iterator[Any]) -> None:
         self.inner = inner
+        self.alone = False
         self.check = 0
         self.draws = Draws()
 
@@ -80,7 +86,13 @@ def position(iterator: Iterator[Any], taken: int) -> dict[str, Any]:
         interleaved = iterator.draws.interleaved
         text = "draws from the global random state in turns with the training; give it a generator of its own"
         problems = [f"the iterator {_name(iterator.inner)} {text}"] if interleaved else []
-        return {"taken": taken, "check": iterator.check, "loaders": {}, "problems": problems}
+        return {
+            "taken": taken,
+            "check": iterator.check,
+            "interleaved": iterator.draws.interleaved,
+            "loaders": {},
+            "problems": problems,
+        }
     if not _is_known(iterator):
         problems = [f"the progress bar {_name(iterator)} has begun to go over something unknown"]
         return {"taken": taken, "check": None, "loaders": {}, "problems": problems}
@@ -88,6 +100,26 @@ def position(iterator: Iterator[Any], taken: int) -> dict[str, Any]:
     problems = [saved["problem"] for saved in loaders.values() if saved["problem"]]
     contents = _contents(iterator)
     return {"taken": taken, "check": None, "loaders": loaders, "contents": contents, "problems": problems}
+
+
+def adopt_check(iterator: Iterator[Any], saved: dict[str, Any]) -> None:
+    """``iterator`` comes back from the object graph: as if it had been watched from its beginning."""
+    if (saved["check"] is not None) != isinstance(iterator, Watched):
+        raise WrongData(f"the loop goes over {_name(iterator)} now, which is not what it went over")
+    if isinstance(iterator, Watched):
+        iterator.check = saved["check"]
+        iterator.draws.interleaved = saved["interleaved"]
+
+
+def wrappers(iterator: Iterator[Any]) -> list[Any]:
+    """Each ``enumerate``, ``zip`` and ``islice`` in what a loop goes over."""
+    own = [iterator] if isinstance(iterator, (enumerate, zip, itertools.islice)) else []
+    return [*own, *(one for child in _beneath(iterator) or () for one in wrappers(child))]
+
+
+def is_plain(iterator: Any) -> bool:
+    """True for iterators of the standard library over nothing but values: they can be taken apart and made anew."""
+    return type(iterator) in _PLAIN
 
 
 def advance(iterator: Iterator[Any], count: int, saved: dict[str, Any] | None = None) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from everstep.model import handshake
-from everstep.train.script import batches, graph, objects, states, surroundings
+from everstep.train.script import batches, graph, loopgraph, objects, states, surroundings
 from everstep.train.script.heads import Record
 from everstep.train.script.path import Path, Place, Stranger, common_prefix, place, user_frames
 from everstep.train.script.refusal import refuse
@@ -53,9 +53,10 @@ class Arriving:
         stack, places = self._arrived(record.frame)
         self._import_missing()
         parts.output.restored(saved["output"])
-        self._write(self._restoring.final, stack, places)
+        records = self._session.heads.stack[1:]
+        self._write(self._restoring.final, stack, places, records if record in records else [*records, record])
         self._set_modes()
-        for active in self._session.heads.stack[1:]:
+        for active in records:
             active.began_at = active.counted = -1
         parts.steps.count = record.counted = saved["step"]
         parts.pace.save_cost_s = saved["save_cost_s"]
@@ -106,11 +107,20 @@ class Arriving:
             if name not in self._parts.sources.modules():
                 importlib.import_module(name)
 
-    def _write(self, restore: _Restore, stack: list[FrameType], places: list[Place]) -> None:
+    def _write(
+        self, restore: _Restore, stack: list[FrameType], places: list[Place], records: Sequence[Record] = ()
+    ) -> None:
         modules = self._parts.sources.modules()
         spaces = objects.spaces(modules, stack, places)
+        in_graph = [at for at, turn in enumerate(self.path.turns) if turn.in_graph] if records else []
+        spaces += [loopgraph.fresh(records, in_graph)] if in_graph else []
         try:
             restored = restore(spaces)
         except graph.Unrestorable as error:
             refuse(f"the saved objects do not fit what the script builds: {error}")
         objects.write(restored, modules, stack, places)
+        loopgraph.write(
+            records,
+            in_graph,
+            {name: value for one in restored for name, value in one.values.items() if one.key == loopgraph.KEY},
+        )

@@ -323,6 +323,11 @@ class Batches(Iterator[Any]):
                 f"the stream {kind} draws from the global random state in turns with the training; "
                 "give it a random generator of its own, or num_workers=1"
             )
+        if not self._indexed and not self._workers and self._taken and not self._over:
+            # What was consumed is fetched again, which would advance the generator a second time.
+            held = mutables.opaque(self._stream)
+            if held is not None:
+                return f"the data set {kind} keeps a started iterator ({held}); make it in __iter__"
         for state in self._states.values() if self._indexed else ():
             held = pickle.loads(state).get("opaque")
             if held is not None:

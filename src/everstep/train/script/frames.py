@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from collections.abc import Iterable, Mapping
-from types import CodeType, FrameType
+from types import CellType, CodeType, FrameType, GeneratorType
 from typing import Any
 
 CO_OPTIMIZED = 0x1
@@ -39,6 +40,33 @@ def set_locals(frame: FrameType, values: Mapping[str, Any], gone: Iterable[str],
     written.update(values)
     # The dictionary is a copy; the interpreter copies it back, and unbinds what is missing in it.
     ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))
+
+
+def cells(generator: GeneratorType[Any, Any, Any]) -> dict[str, CellType] | None:
+    """The closure cells of a generator that does not run, by the names of its variables: its own, then free ones.
+
+    None if they cannot be told apart.
+    """
+    code, frame = generator.gi_code, generator.gi_frame
+    own = [name for name in code.co_varnames if name in code.co_cellvars and sys.version_info >= (3, 11)]
+    names = [*own, *(name for name in code.co_cellvars if name not in own), *code.co_freevars]
+    holder: object = generator if sys.version_info >= (3, 11) else frame
+    found = [thing for thing in gc.get_referents(holder) if type(thing) is CellType] if names else []
+    if len(found) != len(names) or frame is None:
+        return None if names else {}
+    result = dict(zip(names, found, strict=True))
+    values = frame.f_locals
+    return result if all(_content(cell) is values.get(name, _NONE) for name, cell in result.items()) else None
+
+
+_NONE = object()
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _NONE
 
 
 def suspendable(code: CodeType) -> bool:

@@ -10,7 +10,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, ClassVar, Protocol
 
@@ -19,9 +19,10 @@ import torch
 from everstep.train.script import states
 from everstep.train.script.advance import watch
 from everstep.train.script.checksums import checksum
+from everstep.train.script.holders import Entrances
 from everstep.train.script.path import Ended
 from everstep.train.script.plain import plain, plain_locals
-from everstep.train.script.rewrite import Site
+from everstep.train.script.rewrite import Rewritten, Site
 from everstep.train.script.steps import Steps
 
 _PATIENCE = 16
@@ -72,6 +73,7 @@ class Record:
         entries: per loop inside, how often it was entered in this pass.
         ended: loops inside that took steps and are over, in this pass.
         exhausted: it ended by itself.
+        shared: a variable holds the iterator, too, which is no `Watched`; None: and it cannot be in the graph.
     """
 
     __slots__ = (
@@ -90,6 +92,7 @@ class Record:
         "loop",
         "noting",
         "ordinal",
+        "shared",
         "start",
         "stepped",
     )
@@ -109,8 +112,8 @@ class Record:
         self.iterator: Any = None
         self.entries: dict[Loop, int] = {}
         self.ended: list[Ended] = []
-        self.exhausted = False
-        self.stepped = False
+        self.exhausted = self.stepped = False
+        self.shared: bool | None = False
 
 
 class Replay(Protocol):
@@ -293,19 +296,21 @@ class Heads:
         return Ended(record.loop.key, record.ordinal, how, value, states.capture(None), plain_locals(record.frame))
 
 
-class Marker:
+class Marker(Entrances):
     """What stands under ``__everstep__`` in a user module. In threads and in forked children it does nothing.
 
     Attributes:
         forced: a ``while`` that is being entered by a replay does its pass whatever its condition says.
+        rewritten: the module.
     """
 
-    __slots__ = ("_heads", "_loops")
+    __slots__ = ("_heads", "_loops", "rewritten")
     forced: ClassVar[bool] = False
 
-    def __init__(self, heads: Heads, sites: Sequence[Site]) -> None:
+    def __init__(self, heads: Heads, rewritten: Rewritten) -> None:
         self._heads = heads
-        self._loops = tuple(Loop(site) for site in sites)
+        self._loops = tuple(Loop(site) for site in rewritten.sites)
+        self.rewritten = rewritten
 
     def loop(self, number: int, iterable: Iterable[Any]) -> Iterable[Any]:
         """What a ``for`` over ``iterable`` iterates over instead."""

@@ -244,7 +244,7 @@ class _Start:
                 refuse(f"{source.path} has changed since the save; put it back, or start afresh with another --dir")
 
         def marker(rewritten: Rewritten) -> Marker:
-            return Marker(self._marker_of, rewritten.sites)
+            return Marker(self._marker_of, rewritten)
 
         return Sources(self._roots(), marker, loaded)
 

@@ -97,6 +97,7 @@ class Turn:
         position: of its iterator, see `advance`; None for ``while``.
         lines: where it stands, for people.
         ended: loops inside that took steps and are over, in this pass.
+        in_graph: its iterator comes back with the objects, see `loopgraph`.
     """
 
     key: Key
@@ -110,6 +111,7 @@ class Turn:
     position: dict[str, Any] | None
     lines: tuple[int, int]
     ended: tuple[Ended, ...]
+    in_graph: bool = False
 
 
 @dataclass(frozen=True)

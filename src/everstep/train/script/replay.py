@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from everstep.train.loaders import WrongData
 from everstep.train.script import states
-from everstep.train.script.advance import advance, watch
+from everstep.train.script.advance import adopt_check, advance, watch
 from everstep.train.script.checksums import checksum
 from everstep.train.script.frames import set_locals
 from everstep.train.script.graph import Poison
@@ -153,7 +153,12 @@ class Replaying:
         taken = turn.begun if innermost else turn.begun - 1
         states.restore(turn.start, iterable)
         try:
-            record.iterator = advance(watch(iter(iterable)), taken, turn.position)
+            record.iterator = watch(iter(iterable))
+            if innermost and turn.in_graph:
+                assert turn.position is not None
+                adopt_check(record.iterator, turn.position)
+            else:
+                record.iterator = advance(record.iterator, taken, turn.position)
         except WrongData as error:
             refuse(f"{where(loop)} cannot go on where it was: {error}")
         if innermost:

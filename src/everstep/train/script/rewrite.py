@@ -8,9 +8,9 @@ true for one that it enters whatever the condition says. Either stands in a ``tr
 ``if __everstep__.returned(K): return __everstep__.result(K)``.
 Lines and columns stay those of the source, so that tracebacks and debuggers show what the user wrote.
 
-Left alone: generator functions and coroutines (their frames cannot be entered again), comprehensions, and what runs
-once per sample or inside a compiled graph (`LEFT_ALONE`, ``collate`` in the name, functions under a compiling
-decorator).
+Loops of generator functions do not report; these functions become such that a generator can be made anew where it was
+suspended, see `reentrant`. Left alone: coroutines, comprehensions, and what runs once per sample or inside a compiled
+graph (`LEFT_ALONE`, ``collate`` in the name, functions under a compiling decorator).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import os
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, TypeVar
+
+from everstep.train.script.reentrant import Yield, reentrant
 
 MARKER = "__everstep__"
 """Name in every rewritten module's globals; what must stand there is `everstep.train.script.heads.Marker`."""
@@ -79,12 +81,14 @@ class Rewritten:
         code: its compiled body.
         sites: its loops, by number.
         comprehensions: where its comprehensions are; a call from inside one cannot be entered again.
+        yields: where its generators can be entered, by number from 1.
         digest: SHA-256 of the source.
     """
 
     code: CodeType
     sites: tuple[Site, ...]
     comprehensions: tuple[Span, ...]
+    yields: tuple[Yield, ...]
     digest: str
 
 
@@ -104,7 +108,8 @@ def rewrite(source: bytes, filename: str, module: str) -> Rewritten:
     rewriter = _Rewriter(module, os.path.basename(filename))
     rewritten = ast.fix_missing_locations(rewriter.visit(tree))
     code = compile(rewritten, filename, "exec", dont_inherit=True)
-    return Rewritten(code, tuple(rewriter.sites), spans, hashlib.sha256(source).hexdigest())
+    digest = hashlib.sha256(source).hexdigest()
+    return Rewritten(code, tuple(rewriter.sites), spans, tuple(rewriter.yields), digest)
 
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -119,6 +124,7 @@ def _span(node: ast.expr) -> Span:
 class _Rewriter(ast.NodeTransformer):
     def __init__(self, module: str, file: str) -> None:
         self.sites: list[Site] = []
+        self.yields: list[Yield] = []
         self._module = module
         self._file = file
         self._names: list[str] = []
@@ -126,9 +132,18 @@ class _Rewriter(ast.NodeTransformer):
         self._returns: set[int] = set()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if _yields(node) and (node.name == "__iter__" or not _left_alone(node)):
+            return self._generator(node)
         if _left_alone(node):
             return node
         return self._within(node, f"{node.name}", "<locals>")
+
+    def _generator(self, node: ast.FunctionDef) -> ast.AST:
+        made = reentrant(node, MARKER, len(self.yields))
+        if made is None:
+            return node
+        self.yields += made[1]
+        return made[0]
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         return node
@@ -208,7 +223,7 @@ def _placed(node: _Node, like: ast.AST) -> _Node:
 def _left_alone(node: ast.FunctionDef) -> bool:
     if node.name in LEFT_ALONE or "collate" in node.name:
         return True
-    return any(_last_name(d) in _COMPILING for d in node.decorator_list) or _yields(node)
+    return any(_last_name(d) in _COMPILING for d in node.decorator_list)
 
 
 def _last_name(decorator: ast.expr) -> str:

@@ -19,6 +19,7 @@ from everstep.train.script import graph, objects, progress, states, surroundings
 from everstep.train.script.advance import position
 from everstep.train.script.audit.audits import Audits
 from everstep.train.script.heads import Heads, Record
+from everstep.train.script.loopgraph import LoopIterators
 from everstep.train.script.output import Output
 from everstep.train.script.path import InComprehension, Path, Stranger, Turn, place, user_frames
 from everstep.train.script.ranks import MOST_POINTS, NOTHING, Apart, Votes, Wishes, joined, strangers
@@ -228,13 +229,9 @@ class Session:
     def _state(self, record: Record) -> dict[str, Any]:
         self._check_process()
         stack = self._frames(record)
-        path = self._path(stack)
         parts = self._parts
         output = parts.output.position()
-        captured = graph.capture(
-            objects.spaces(parts.sources.modules(), stack, path.places),
-            graph.Settings(is_user=parts.sources.has, made_by_setup=self._setup.made),
-        )
+        path, captured = self._captured(stack)
         for problem in captured.problems:
             self._warn(
                 f"{problem.where} ({problem.what}) cannot be saved: {problem.why}; a relaunch refuses if it is used"
@@ -265,11 +262,24 @@ class Session:
         except Stranger as error:
             raise Unsafe(f"no save can be made while this is on the call stack: {error}") from None
 
-    def _path(self, stack: list[FrameType]) -> Path:
+    def _captured(self, stack: list[FrameType]) -> tuple[Path, graph.Captured]:
+        sources = self._parts.sources
+        while True:
+            loops = LoopIterators(self.heads.stack[1:])
+            path = self._path(stack, loops)
+            spaces = [*objects.spaces(sources.modules(), stack, path.places), loops.space()]
+            settings = graph.Settings(is_user=sources.has, made_by_setup=self._setup.made, in_loop=loops.in_loop)
+            captured = graph.capture(spaces, settings)
+            if loops.fit(captured):
+                return path, captured
+
+    def _path(self, stack: list[FrameType], loops: LoopIterators) -> Path:
         records = self.heads.stack
         depths = {id(frame): depth for depth, frame in enumerate(stack)}
-        turns = tuple(_turn(record, depths, innermost=record is records[-1]) for record in records[1:])
-        return Path(tuple(place(frame) for frame in stack), turns, tuple(records[0].ended))
+        turns = []
+        for at, record in enumerate(records[1:]):
+            turns.append(_turn(record, depths, innermost=record is records[-1], in_graph=at in loops.in_graph))
+        return Path(tuple(place(frame) for frame in stack), tuple(turns), tuple(records[0].ended))
 
     def _check_process(self) -> None:
         others = strangers(self._parts.gang.world_size)
@@ -305,13 +315,13 @@ class Session:
             self._parts.reporter.warn(text)
 
 
-def _turn(record: Record, depths: dict[int, int], *, innermost: bool) -> Turn:
+def _turn(record: Record, depths: dict[int, int], *, innermost: bool, in_graph: bool) -> Turn:
     assert record.loop is not None
     noted = innermost or (record.before is not None and record.before_at == record.begun - 1)
     if record.start is None or not noted:
         raise NotNoted
     where = None if record.iterator is None else position(record.iterator, record.begun)
-    if where is not None and where["problems"]:
+    if where is not None and where["problems"] and not (innermost and in_graph and where["check"] is not None):
         raise Unsafe(f"no save can be made in the loop at {record.loop.site.place}: {where['problems'][0]}")
     return Turn(
         key=record.loop.key,
@@ -325,6 +335,7 @@ def _turn(record: Record, depths: dict[int, int], *, innermost: bool) -> Turn:
         position=where,
         lines=record.loop.site.lines,
         ended=() if innermost else tuple(record.ended),
+        in_graph=in_graph,
     )
 
 

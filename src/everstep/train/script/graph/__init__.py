@@ -12,6 +12,7 @@ from everstep.train.script.graph import (
     kinds_attributes,
     kinds_code,
     kinds_containers,
+    kinds_generators,
     kinds_live,
     kinds_objects,
     kinds_tensors,
@@ -37,6 +38,7 @@ from everstep.train.script.graph.records import (
 
 # The order counts: of the rules that apply to a type, the first one is taken.
 kinds_live.install()
+kinds_generators.install()
 kinds_wrapped.install()
 kinds_tensors.install()
 kinds_code.install()

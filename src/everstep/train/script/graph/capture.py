@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from everstep.train.script.graph import kinds_live
 from everstep.train.script.graph.kinds import Hopeless, by_name, kind_of
+from everstep.train.script.graph.kinds_generators import mark_own_cells
 from everstep.train.script.graph.memory import Claims, Piece, digest_of
 from everstep.train.script.graph.paths import path_of
 from everstep.train.script.graph.records import (
@@ -129,6 +130,7 @@ class _Walk:
         for number, thing in enumerate(self._things):
             captured.nodes.append(self._node(number, thing))
         self._mark_attribute_dicts()
+        mark_own_cells(captured)
 
     def _node(self, number: int, thing: object) -> tuple[str, Any, list[Any]]:
         singleton = self._singletons.get(id(thing))

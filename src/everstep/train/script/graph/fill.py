@@ -106,6 +106,7 @@ class _Fill:
         self._built: list[Any] = [MISSING] * len(captured.nodes)
         self._filled: set[int] = set()
         self._late_now = False
+        self._frames = [key for key, _, _ in captured.roots if key.startswith("frame ")]
 
     def value(self, code: Any) -> Any:
         """The object or value that a reference stands for."""
@@ -114,13 +115,26 @@ class _Fill:
             return self._built[code]
         return code[0] if cls is tuple else code
 
+    def paired(self, code: Any) -> bool:
+        """Whether a reference stands for an object that the relaunch had made itself."""
+        if type(code) is not int or self._built[code] is self._pairing.partners[code]:
+            return True
+        name, extra, _ = self._nodes[code]
+        return by_name(name).anew(extra)
+
+    def running(self, module: str, function: str) -> bool:
+        """Whether a function (qualified name) was running at the save, outside of generators."""
+        return any(key.split(" ", 2)[2] == f"{module}.{function}" for key in self._frames)
+
     def run(self, everything: Sequence[int]) -> None:
         """Restore these nodes; what they refer to must be among them."""
         kinds_of = [by_name(name) for name, _, _ in self._nodes]
         self._seat(everything, kinds_of)
         for number in everything:
             partner, kind = self._pairing.partners[number], kinds_of[number]
-            if partner is not MISSING and (not kind.whole or number in self._pairing.found):
+            if partner is MISSING or kind.anew(self._nodes[number][1]):
+                continue
+            if not kind.whole or number in self._pairing.found:
                 self._built[number] = partner
         self.memory.write()
         self._make(everything)

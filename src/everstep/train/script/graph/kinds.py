@@ -36,6 +36,12 @@ class Filling(Protocol):
     def value(self, code: Any) -> Any:
         """The object or value that a reference stands for."""
 
+    def paired(self, code: Any) -> bool:
+        """Whether a reference stands for an object that the relaunch had made itself."""
+
+    def running(self, module: str, function: str) -> bool:
+        """Whether a function (qualified name) was running at the save, outside of generators."""
+
 
 class Kind:
     """How objects of one kind are saved and restored; the default is one that has no parts.
@@ -67,6 +73,10 @@ class Kind:
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
         """The parts of a fresh object in the order of ``refs``, MISSING where it has none; None: not its partner."""
         return None
+
+    def anew(self, extra: Any) -> bool:
+        """It is made anew even if there is a fresh one on its path, which only lends its parts."""
+        return False
 
     def first(self, extra: Any, refs: list[Any]) -> list[Any]:
         """The parts that must exist before it can be made."""

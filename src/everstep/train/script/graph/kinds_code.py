@@ -17,6 +17,7 @@ from everstep.train.script.graph.kinds import Filling, Hopeless, Kind, Saving, T
 from everstep.train.script.graph.kinds_containers import padded
 from everstep.train.script.graph.memory import Place
 from everstep.train.script.graph.records import MISSING, is_dunder
+from everstep.train.script.graph.scopes import check_shared
 from everstep.train.script.graph.state import getattr_dict
 
 _DESCRIPTORS = (
@@ -151,18 +152,18 @@ class _FunctionKind(Kind):
         shape = (len(cells), len(defaults), tuple(more), tuple(attributes), home if known else None)
         code = None if findable else marshal.dumps(thing.__code__)
         parts = [*cells, *defaults, *more.values(), *attributes.values(), *(() if known else (thing.__globals__,))]
-        return (module, qualname, _fingerprint(thing.__code__), code, shape), parts
+        return (module, qualname, fingerprint(thing.__code__), code, shape), parts
 
     def find(self, extra: Any) -> object:
         return named(extra[0], extra[1]) if extra[3] is None else MISSING
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
-        module, qualname, fingerprint, _, shape = extra
+        module, qualname, known, _, shape = extra
         if not isinstance(fresh, types.FunctionType) or qualified(fresh) != (module, qualname):
             return None
         if shape is None:
             return ()
-        if _fingerprint(fresh.__code__) != fingerprint or len(fresh.__closure__ or ()) != shape[0]:
+        if fingerprint(fresh.__code__) != known or len(fresh.__closure__ or ()) != shape[0]:
             return None
         more, attributes = fresh.__kwdefaults__ or {}, getattr_dict(fresh) or {}
         return [
@@ -182,9 +183,11 @@ class _FunctionKind(Kind):
         module, qualname, _, code, shape = extra
         if code is None:
             raise Hopeless(f"there is no function {qualname} in {module} any more")
+        made_of = marshal.loads(code)
+        check_shared(shape[4] or module, qualname, made_of.co_freevars, refs, filling)
         names = vars(importlib.import_module(shape[4])) if shape[4] is not None else filling.value(refs[-1])
         cells = tuple(filling.value(ref) for ref in refs[: shape[0]])
-        made = types.FunctionType(marshal.loads(code), names, None, None, cells or None)
+        made = types.FunctionType(made_of, names, None, None, cells or None)
         made.__module__, made.__qualname__ = module, qualname
         return made
 
@@ -201,8 +204,8 @@ class _FunctionKind(Kind):
         attributes.update(zip(shape[3], values[len(shape[2]) :], strict=False))
 
     def shown(self, extra: Any) -> tuple[Any, Place | None]:
-        module, qualname, fingerprint, code, shape = extra
-        return (module, qualname, fingerprint, code is None, shape), None
+        module, qualname, known, code, shape = extra
+        return (module, qualname, known, code is None, shape), None
 
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
         cells, defaults, more, names, _ = extra[4]
@@ -292,8 +295,8 @@ class _BuiltinKind(Kind):
 _FINGERPRINTS: dict[types.CodeType, str] = {}
 
 
-def _fingerprint(code: types.CodeType) -> str:
-    """The same for the same place and text of a source, in whatever folder it lies."""
+def fingerprint(code: types.CodeType) -> str:
+    """Of a function's code: the same for the same place and text of a source, in whatever folder it lies."""
     known: str | None = _FINGERPRINTS.get(code)
     if known is None:
         constants = [_constant(part) for part in code.co_consts]
@@ -305,7 +308,7 @@ def _fingerprint(code: types.CodeType) -> str:
 
 def _constant(value: Any) -> str:
     if isinstance(value, types.CodeType):
-        return _fingerprint(value)
+        return fingerprint(value)
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 

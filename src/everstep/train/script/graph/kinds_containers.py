@@ -10,6 +10,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 from typing import Any, cast
 
+from everstep.train.script import frames
 from everstep.train.script.graph import kinds
 from everstep.train.script.graph.kinds import Filling, Hopeless, Kind, Saving, Taken
 from everstep.train.script.graph.memory import Place
@@ -277,7 +278,11 @@ class _DerivedKind(Kind):
 
 
 class _CellKind(Kind):
-    """Cells of closures, in place."""
+    """Cells of closures, in place.
+
+    Those of a suspended generator's own variables come from that generator, which is made anew: plain data is the
+    variable's name, None for all others; the last reference is the generator. See `own_cells`.
+    """
 
     name = "cell"
 
@@ -285,12 +290,20 @@ class _CellKind(Kind):
         return None, _content(thing)
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
-        return padded(_content(fresh), len(refs))
+        content = _content(fresh)
+        return padded(content, len(refs)) if extra is None else [*padded(content, len(refs) - 1), MISSING]
+
+    def anew(self, extra: Any) -> bool:
+        return extra is not None
+
+    def first(self, extra: Any, refs: list[Any]) -> list[Any]:
+        return [] if extra is None else refs[-1:]
 
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
-        return types.CellType()
+        return types.CellType() if extra is None else (frames.cells(filling.value(refs[-1])) or {})[extra]
 
     def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
+        refs = refs if extra is None else refs[:-1]
         if refs:
             thing.cell_contents = filling.value(refs[0])
         elif _content(thing):

@@ -130,17 +130,18 @@ class _GoneKind(Kind):
 
 
 class _GeneratorKind(Kind):
-    """Generators: exhausted ones are made anew, others are a problem, since their place cannot be saved."""
+    """Generators: exhausted ones are made anew; for suspended ones see `kinds_generators`; coroutines are a problem."""
 
     name = "generator"
 
+    def pick(self, thing: Any) -> Kind:
+        suspended = isinstance(thing, types.GeneratorType) and thing.gi_frame is not None
+        return kinds.by_name("suspended generator") if suspended else self
+
     def take(self, thing: Any, saving: Saving) -> Taken:
-        frame = getattr(thing, "gi_frame", MISSING)
-        if frame is not None:
-            where = f"{thing.__name__} at {thing.gi_code.co_filename}:{thing.gi_code.co_firstlineno}" if frame else ""
+        if not isinstance(thing, types.GeneratorType):
             raise Hopeless(
-                f"a generator ({where}) that is not over cannot be saved; iterate over it with `for`, or use a class "
-                "with __iter__ and __next__"
+                "coroutines and asynchronous generators cannot be saved; end them before the loop that trains"
             )
         return thing.__qualname__, ()
 

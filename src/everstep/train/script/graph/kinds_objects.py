@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import itertools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from everstep.train.script.graph.records import MISSING
 from everstep.train.script.graph.state import State, has_plain_state, state_of
 
 _PROTOCOL = 4
+_WRAPPERS = frozenset([enumerate, zip, itertools.islice])
+"""What a loop may go over that knows its place by itself."""
 
 
 class _ObjectKind(Kind):
@@ -77,7 +80,9 @@ class _ReducedKind(Kind):
     whole = True
     calls = True
 
-    def take(self, thing: Any, saving: Saving) -> Taken:
+    def take(self, thing: Any, saving: Saving | None) -> Taken:
+        if type(thing) in _WRAPPERS and saving is not None and saving.settings.in_loop(thing):
+            raise Hopeless("a loop that is going on advances it by itself")
         reduced = _reduction(thing)
         if isinstance(reduced, str):
             return ("name", type(thing).__module__, reduced), ()
@@ -93,7 +98,7 @@ class _ReducedKind(Kind):
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
         try:
-            extra_fresh, parts = self.take(fresh, None)  # type: ignore[arg-type]
+            extra_fresh, parts = self.take(fresh, None)
         except Hopeless:
             return None
         return padded(parts, len(refs)) if extra_fresh == extra else None

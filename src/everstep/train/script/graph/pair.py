@@ -76,7 +76,8 @@ class Pairing:
 
     def _class_agrees(self, name: str, references: list[Any], parts: Sequence[object]) -> bool:
         """Classes come first among the parts, where they are parts: they must be the same."""
-        if not references or not isinstance(parts[0], type) or type(references[0]) is not int:
+        # Not `isinstance`: that would be a use of a `Poison`.
+        if not references or not issubclass(type(parts[0]), type) or type(references[0]) is not int:
             return True
         if self._nodes[references[0]][0] != "class":
             return True

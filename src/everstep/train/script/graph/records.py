@@ -47,6 +47,10 @@ def _is_nobody(module: str) -> bool:
     return False
 
 
+def _no_loop(thing: object) -> bool:
+    return False
+
+
 Memory = tuple[str, int, int]
 """A piece of memory: device, address, bytes."""
 
@@ -75,11 +79,15 @@ class Settings:
         made_by_setup: large memory as the setup of the script had made it (`setup_digests`). What is the same at a save
             and still on its path is left out: the relaunch makes it again, `restore` compares. What is not the same is
             taken out of this mapping, so that it is in every later save without another look.
+        in_loop: tells of a suspended generator, or an ``enumerate`` and the like, whether a loop of the script that is
+            going on draws from it, and is brought to where it was by itself: then it would be there twice, and is a
+            problem.
     """
 
     is_user: Callable[[str], bool] = _is_nobody
     large_bytes: int = 1 << 20
     made_by_setup: MutableMapping[Memory, Made] = field(default_factory=dict)
+    in_loop: Callable[[object], bool] = _no_loop
 
 
 @dataclass(frozen=True)
