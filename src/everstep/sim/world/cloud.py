@@ -54,7 +54,7 @@ class SimulatedCloud:
     A spot machine costs what spot cost when it was launched, all its life.
 
     Attributes:
-        machines: every one there ever was. launched: launch calls by pool, with their times (UTC seconds).
+        machines: every one there ever was. throttled: launch calls that came too fast.
         on_machine, on_notice, on_end: told of a machine. on_news: told that offers, or the list of machines, changed.
     """
 
@@ -75,7 +75,7 @@ class SimulatedCloud:
         self.machines: dict[InstanceId, Machine] = {}
         self.disks: dict[VolumeId, Disk] = {}
         self.transfers: list[Transfer] = []
-        self.asked: list[tuple[str, float]] = []
+        self.throttled = 0
         self.on_machine: Callable[[Machine], None] = lambda machine: None
         self.on_notice: Callable[[Machine], None] = lambda machine: None
         self.on_end: Callable[[Machine], None] = lambda machine: None
@@ -201,8 +201,8 @@ class SimulatedCloud:
         if lot is None or offer.market not in (Market.SPOT, Market.ON_DEMAND) or self._wrong_disk(request):
             return BadRequest(self._wrong_disk(request) or f"{offer.pool} is not sold")
         if not self._allow():
+            self.throttled += 1
             return Throttled("too many launch calls")
-        self.asked.append((str(offer.pool), self._stage.now()))
         if offer.market is Market.SPOT:
             bound = request.max_price_usd_per_h
             price = lot.spot_usd_per_h(self._stage.now()) if lot.spot is not None else 0.0
