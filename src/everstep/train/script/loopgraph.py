@@ -26,6 +26,7 @@ KEY = "loops"
 """Of the space that holds the iterators, by the place of their loops on the path."""
 
 _WRAPPERS = (enumerate, zip, map, filter, itertools.islice, itertools.chain, itertools.starmap, itertools.takewhile)
+_LIKE_GENERATORS = (itertools.cycle,)
 _MOST = 20_000
 _ENDS = (type, types.ModuleType, types.CodeType, types.FrameType, torch.Tensor, str, bytes, int, float)
 
@@ -109,13 +110,15 @@ def _name(at: int) -> str:
 
 
 def _over_generators(iterator: Any) -> bool:
-    """True for a user's generator, and for wrappers over some and over what comes back as it was."""
+    """True for a user's generator and for a cycle, and for wrappers over some and over what comes back as it was."""
     waiting, found = [iterator], False
     while waiting:
         thing = waiting.pop()
         if isinstance(thing, types.GeneratorType):
             if thing.gi_frame is not None and MARKER not in thing.gi_frame.f_globals:
                 return False
+            found = True
+        elif isinstance(thing, _LIKE_GENERATORS):
             found = True
         elif isinstance(thing, _WRAPPERS):
             waiting += [held for held in gc.get_referents(thing) if isinstance(held, Iterator)]

@@ -165,7 +165,8 @@ def _apart(generator: Any, place: str) -> Taken:
             at, instruction, holders = _where(generator, values, marker, place)
     free = code.co_freevars
     own = tuple(name for name in cells if name not in free)
-    names = tuple(name for name in values if name not in cells and not name.startswith(PREFIX))
+    ours = (name for name in code.co_varnames if name in values and name not in cells)
+    names = tuple(name for name in ours if not name.startswith(PREFIX))
     saved = Suspended(module, fingerprint(code), generator.__qualname__, at, instruction, free, own, names, holders)
     parts = [cells[name] for name in (*free, *own)] + [values[name] for name in names]
     for name in holders:
