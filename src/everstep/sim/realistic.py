@@ -46,6 +46,7 @@ class World:
         begins_at, until: UTC seconds; nothing is simulated after ``until``.
         tariff: USD per GB from region to region.
         shared: folder that all machines see; None = disks only.
+        provider: its name.
     """
 
     lots: tuple[Lot, ...]
@@ -55,6 +56,7 @@ class World:
     seed: int = 0
     tariff: Tariff = lambda source, target: 0.0
     shared: str | None = "/bucket"
+    provider: str = "world"
 
 
 @dataclass(slots=True)
@@ -97,6 +99,7 @@ class Realistic:
             timeline,
             conditions=world.conditions,
             seed=world.seed,
+            name=world.provider,
             shared=world.shared,
             tariff=world.tariff,
         )

@@ -66,6 +66,44 @@ class Supply:
 
 
 @dataclass(frozen=True, eq=False)
+class Steps:
+    """Spot of one zone and machine type that changes at any instants. The last step holds for ever after.
+
+    Attributes:
+        at: shape (n,), ascending UTC seconds; the first is ``begins_at`` or before.
+        counts, prices: shape (n,): machines that can be held, USD per hour of one, from each instant on.
+    """
+
+    at: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    prices: NDArray[np.float64]
+    begins_at: float
+
+    def _step(self, now: float) -> int:
+        return max(int(np.searchsorted(self.at, now + 1e-6, side="right")) - 1, 0)
+
+    def count(self, now: float) -> int:
+        """Machines that can be held."""
+        return int(self.counts[self._step(now)])
+
+    def price(self, now: float) -> float:
+        """USD per hour of one machine."""
+        return float(self.prices[self._step(now)])
+
+    def next_change(self, now: float) -> float | None:
+        """See ``Supply``."""
+        following = self._step(now) + 1
+        return float(self.at[following]) if following < len(self.at) else None
+
+    def changes(self, since: float, until: float) -> Iterator[float]:
+        """See ``Supply``."""
+        at = self.next_change(since)
+        while at is not None and at <= until:
+            yield at
+            at = self.next_change(at)
+
+
+@dataclass(frozen=True, eq=False)
 class Lot:
     """What one zone sells of one machine type.
 
@@ -77,7 +115,7 @@ class Lot:
     region: str
     machine: MachineType
     on_demand_usd_per_h: float
-    spot: Supply | None
+    spot: Supply | Steps | None
     on_demand_limit: int | None = None
 
     def spot_usd_per_h(self, now: float) -> float:

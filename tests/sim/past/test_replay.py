@@ -1,0 +1,204 @@
+"""Replays: the market as far as a journal saw it, what nobody saw, and the same jobs under other policies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.control.kernel import Line
+from everstep.model.causes import InstanceEnd
+from everstep.model.errors import BadInput
+from everstep.model.events import (
+    Candidate,
+    Decided,
+    InstanceEnded,
+    LaunchFailed,
+    LaunchIntended,
+    LaunchSucceeded,
+    encode,
+)
+from everstep.model.gang import Slot
+from everstep.model.ids import InstanceId, JobId, LaunchToken, job_stream
+from everstep.model.offers import Market, Offer
+from everstep.ports import Append, NewRecord
+from everstep.sim.past.journals import read_journal
+from everstep.sim.past.replay import read_past, recorded, replay
+from everstep.sim.past.sightings import VALID_S, rebuild, watched
+from everstep.sim.realistic import DEPLOYMENT, Entry, Played, play
+from everstep.store.sqlite.store import SqliteStore
+from tests.sim.world.made import START, V100, entry, lot, world
+
+JOB = JobId("j-1")
+HOUR = 3600.0
+
+
+def offer(zone: str, *, available: int | None = None, price: float = 1.0) -> Offer:
+    return Offer("cloud", "r", zone, V100, Market.SPOT, price, 3.0, START, "", available=available)
+
+
+def intended(at: float, number: int, wanted: Offer) -> Line:
+    token = LaunchToken(f"t{number}")
+    return Line(JOB, LaunchIntended(token, number, Slot(0, 0), wanted, None), START + at)
+
+
+def given(at: float, number: int) -> Line:
+    event = LaunchSucceeded(LaunchToken(f"t{number}"), InstanceId(f"i-{number}"), START + at, 1.0)
+    return Line(JOB, event, START + at)
+
+
+def ended(at: float, number: int, end: InstanceEnd = InstanceEnd.PREEMPTED) -> Line:
+    return Line(JOB, InstanceEnded(InstanceId(f"i-{number}"), START + at, end), START + at)
+
+
+def test_what_nobody_saw_is_counted_and_what_was_seen_last_holds() -> None:
+    lines = [
+        intended(0.0, 1, offer("a")),
+        given(10.0, 1),
+        ended(2 * HOUR, 1),
+        intended(2 * HOUR, 2, offer("b", price=1.5)),
+        Line(JOB, LaunchFailed(LaunchToken("t2"), "no_capacity", ""), START + 2 * HOUR + 5.0),
+    ]
+    market = rebuild(watched(lines, START + 5 * HOUR), START, START + 5 * HOUR, enough=7)
+    a, b = market.lots
+    assert a.spot is not None
+    assert b.spot is not None
+    assert [a.spot.count(START + at) for at in (0.0, HOUR, 2 * HOUR, 9 * HOUR)] == [7, 7, 0, 0]
+    assert [b.spot.count(START + at) for at in (0.0, 3 * HOUR)] == [0, 0]
+    # Pool a: not its first ten seconds; then held for two hours, and half an hour more after it was taken.
+    seen_h = (2 * HOUR + VALID_S - 10.0 + VALID_S) / HOUR
+    assert market.pool_h == pytest.approx(10.0)
+    assert market.unseen_h == pytest.approx(10.0 - seen_h)
+    assert (a.on_demand_limit, b.on_demand_limit) == (0, 0), "nobody saw on-demand there"
+
+
+def test_a_provider_that_counts_tells_of_pools_that_were_not_taken() -> None:
+    def weighed(at: float, **verdicts: str) -> Line:
+        candidates = tuple(Candidate(f"cloud/{zone}/p3.2xlarge/spot", 1.2, 1.2, v) for zone, v in verdicts.items())
+        steady = Candidate("cloud/a/p3.2xlarge/on_demand", 3.0, 3.0, "possible")
+        return Line(JOB, Decided(candidates=(*candidates, steady)), START + at)
+
+    lines = [
+        weighed(0.0, a="chosen", b="no capacity", c="spot is not allowed now"),
+        intended(0.0, 1, offer("a", available=4)),
+        given(2.0, 1),
+        weighed(HOUR, a="possible", b="possible"),
+    ]
+    market = rebuild(watched(lines, START + 2 * HOUR), START, START + 2 * HOUR, enough=9)
+    by_zone = {one.zone: one for one in market.lots}
+    a, b = by_zone["a"].spot, by_zone["b"].spot
+    assert a is not None
+    assert b is not None
+    assert a.count(START + 10.0) == 4
+    assert [b.count(START + at) for at in (0.0, HOUR)] == [0, 1]
+    assert by_zone["a"].on_demand_limit is None
+    assert market.left_out == ("c p3.2xlarge",)
+
+
+def journal_of(played: Played, path: Path) -> Path:
+    rows = []
+    for line in played.journal:
+        kind, schema, body = encode(line.event)
+        rows.append(json.dumps({"at": line.at, "job": line.job, "kind": kind, "schema": schema, "body": body}))
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+def jobs() -> list[Entry]:
+    return [entry(3.0, job=JobId(f"j-{n}"), at=1800.0 * n, deadline_s=8 * HOUR) for n in range(4)]
+
+
+LOTS = (lot("a", ([2] * 20 + [0] * 10) * 4), lot("b", ([1] * 25 + [0] * 5) * 4, price=1.3))
+
+
+def free(source: str, target: str) -> float:
+    return 0.0
+
+
+def test_the_same_policy_on_the_rebuilt_market_costs_about_the_same(tmp_path: Path) -> None:
+    past = read_past(journal_of(play(world(*LOTS), jobs()), tmp_path / "j.jsonl"))
+    was, again = recorded(past, free), replay(past, "", free)
+    assert len(past.states) == 4
+    assert was.preemptions > 0
+    assert again.unfinished == 0
+    assert again.cost_usd == pytest.approx(was.cost_usd, rel=0.1)
+    assert again.mean_finish_h == pytest.approx(was.mean_finish_h, rel=0.1)
+
+
+def test_another_policy_costs_what_it_costs_in_the_true_world(tmp_path: Path) -> None:
+    past = read_past(journal_of(play(world(*LOTS), jobs()), tmp_path / "j.jsonl"))
+    steady = [replace(one, task=replace(one.task, policy="on_demand")) for one in jobs()]
+    truth = sum(c["cost_usd"] for c in play(world(*LOTS), steady).cloud.charges(DEPLOYMENT))
+    replayed = replay(past, "on_demand", free)
+    assert replayed.cost_usd == pytest.approx(truth, rel=0.02)
+    assert replayed.cost_usd > 1.5 * recorded(past, free).cost_usd
+
+
+def test_a_job_that_did_not_succeed_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    played = play(replace(world(*LOTS), until=START + 3 * HOUR), jobs())
+    past = read_past(journal_of(played, tmp_path / "j.jsonl"))
+    assert past.left_out
+    assert set(past.left_out) | set(past.states) == {one.job for one in jobs()}
+    assert all(text.startswith("it was still ") for text in past.left_out.values())
+
+
+def test_a_journal_of_a_server_reads_as_the_same_lines(tmp_path: Path) -> None:
+    played = play(world(*LOTS), jobs()[:1])
+    text = journal_of(played, tmp_path / "j.jsonl")
+
+    async def store() -> None:
+        journal = SqliteStore(tmp_path / "journal.db")
+        for line in played.journal:
+            kind, schema, body = encode(line.event)
+            await journal.append([Append(job_stream(line.job), (NewRecord(line.at, kind, schema, body),))], None)
+        await journal.close()
+
+    asyncio.run(store())
+    assert read_journal(tmp_path / "journal.db") == read_journal(text) == played.journal
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the journal holds no job"),
+        ("no", ":1: is not JSON"),
+        ("[1]", ":1: is no line of a journal: expected at, job, kind, body"),
+        ('{"at": 1, "job": "j", "kind": "Danced", "body": {}}', ":1: kind: this version knows no event 'Danced'"),
+        ('{"at": 1, "job": "j", "kind": "JobSubmitted", "body": {}}', ":1: is no JobSubmitted"),
+        ('{"at": 1, "job": "j", "kind": "KeepExpired", "body": {}}', "KeepExpired of j does not fit"),
+    ],
+)
+def test_what_is_no_journal_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "j.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput) as caught:
+        read_past(path)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read: no such file"):
+        read_past(tmp_path / "journal.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_prints_the_share_that_nobody_observed(tmp_path: Path, capsys: Any) -> None:
+    from everstep.cli.main import execute
+
+    path = journal_of(play(world(*LOTS), jobs()[:2]), tmp_path / "j.jsonl")
+    assert execute(["sim", "replay", str(path), "--policy", "on_demand", "-o", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["policy"] for row in told["policies"]] == ["(recorded)", "(each its own)", "on_demand"]
+    assert 0 < told["unseen_share"] < 1
+    assert execute(["sim", "replay", str(path), "--policy", "on_demand"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{100 * told['unseen_share']:.0f} % observed by nobody" in shown
+    assert "filled with what was seen last" in shown
+    assert execute(["sim", "replay", str(path), "--policy", "ondemand"]) == 2
+    assert "there is no policy 'ondemand'; did you mean 'on_demand'?" in capsys.readouterr().err
