@@ -43,6 +43,7 @@ class Place:
         up: spot can be had now; None = not observed.
         move_usd: what it costs to bring the checkpoint here from where it lies.
         speed: work done per second here; 1 = as the job's work is stated.
+        leave_usd: what it costs in the mean to bring the checkpoint from here to another region.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Place:
     up: bool | None
     move_usd: float = 0.0
     speed: float = 1.0
+    leave_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

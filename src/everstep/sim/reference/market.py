@@ -58,6 +58,7 @@ class Market:
     _index: dict[str, int] = field(init=False)
     _paid: list[NDArray[np.float64] | None] = field(init=False)
     _past: tuple[int, tuple[tuple[tuple[float, bool], ...], ...]] = field(init=False, default=(-1, ()))
+    _leaving: dict[str, float] = field(init=False, default_factory=dict)
     _seen: dict[tuple[int, float, bool, str | None], Place] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,6 +113,13 @@ class Market:
             return 0.0
         return self.checkpoint_gb * self.transfer(source, target)
 
+    def _leave_usd(self, region: str) -> float:
+        """Mean cost of bringing the checkpoint from a region to a zone of another."""
+        if region not in self._leaving:
+            usd = [self.move_usd(region, zone.region) for zone in self.zones if zone.region != region]
+            self._leaving[region] = sum(usd) / len(usd) if usd else 0.0
+        return self._leaving[region]
+
     def past(self, tick: int) -> tuple[tuple[tuple[float, bool], ...], ...]:
         """Each zone's spot before that tick: (seconds after it, up) of the first tick of the trace and of each flip."""
         if self._past[0] != tick:
@@ -133,7 +141,10 @@ class Market:
         place = self._seen.get(key)
         if place is None:
             move_usd = self.move_usd(region, zone.region)
-            place = Place(zone.name, zone.region, price, zone.on_demand_usd_per_h, up, move_usd)
+            leave_usd = self._leave_usd(zone.region)
+            place = Place(
+                zone.name, zone.region, price, zone.on_demand_usd_per_h, up, move_usd=move_usd, leave_usd=leave_usd
+            )
             self._seen[key] = place
         return place
 

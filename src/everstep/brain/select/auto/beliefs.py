@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from everstep.brain.forecast.availability import BUILT_IN, Observed, Prior, Rates, pooled_rates
-from everstep.brain.forecast.piecewise import Piecewise
 from everstep.brain.select.course import Place, Situation
 from everstep.brain.select.rough import affordable
 
@@ -92,12 +91,16 @@ class Outlook:
         together: hazards of "one place at least is up".
         spot_usd_per_h: mean price of the cheapest spot that is up.
         drop_per_h: how often a machine is lost there.
+        leave_usd: of each place, the mean cost of transfer after a loss there; nothing where its region has spot.
+        transfer_usd: the mean of that.
     """
 
     rates: tuple[Rates, ...]
     together: Rates
     spot_usd_per_h: float
     drop_per_h: float
+    leave_usd: tuple[float, ...]
+    transfer_usd: float
 
 
 def outlook(situation: Situation, seen: Seen) -> Outlook | None:
@@ -109,19 +112,34 @@ def outlook(situation: Situation, seen: Seen) -> Outlook | None:
         return None
     price = [(place.spot_usd_per_h or 0.0) / place.speed for place in places]
     if len(sold) == 1:
-        return Outlook(rates, rates[sold[0]], price[sold[0]], 0.0)
+        return Outlook(rates, rates[sold[0]], price[sold[0]], 0.0, (0.0,) * len(places), 0.0)
     lives = [(one.loss.mean_residual_h(0.0, _LONG_H), one.back.mean_residual_h(0.0, _LONG_H)) for one in rates]
-    none, usd, drops, flips = 1.0, 0.0, 0.0, 0.0
+    leave_usd = _leaving(places, sold, lives)
+    none, usd, drops, transfer_usd = 1.0, 0.0, 0.0, 0.0
     for n in sorted(sold, key=lambda n: (price[n], n)):
         up_h, down_h = lives[n]
         part = none * up_h / (up_h + down_h)
         usd += part * price[n]
         drops += part / up_h
-        flips += 1.0 / down_h
+        transfer_usd += part * leave_usd[n]
         none *= down_h / (up_h + down_h)
     some = max(1.0 - none, 1e-9)
-    flat = Rates(loss=_flat(flips * none / some), back=_flat(flips))
-    return Outlook(rates, seen.any_place.rates(Prior(rates=flat)), usd / some, drops / some)
+    # Zones fail together: that all are down is learnt from seeing it, not reckoned as if they were independent.
+    together = seen.any_place.rates()
+    return Outlook(rates, together, usd / some, drops / some, leave_usd, transfer_usd / some)
+
+
+def _leaving(places: tuple[Place, ...], sold: list[int], lives: list[tuple[float, float]]) -> tuple[float, ...]:
+    """Mean cost of transfer after a loss in each place: the other places of its region are tried first."""
+    found = []
+    for n, place in enumerate(places):
+        down = 1.0
+        for other in sold:
+            if other != n and places[other].region == place.region:
+                up_h, down_h = lives[other]
+                down *= down_h / (up_h + down_h)
+        found.append(down * place.leave_usd)
+    return tuple(found)
 
 
 def _rates(places: tuple[Place, ...], seen: Seen) -> tuple[Rates, ...]:
@@ -137,7 +155,3 @@ def _rates(places: tuple[Place, ...], seen: Seen) -> tuple[Rates, ...]:
         BUILT_IN if one is None else one.rates(priors[place.region])
         for place, one in zip(places, seen.places, strict=True)
     )
-
-
-def _flat(per_h: float) -> Piecewise:
-    return Piecewise(BUILT_IN.loss.from_h, (per_h,) * len(BUILT_IN.loss.from_h))

@@ -14,48 +14,79 @@ from dataclasses import dataclass
 from everstep.brain.select.auto.beliefs import Outlook, Seen
 from everstep.brain.select.course import Place, Situation
 
+_SOON_H = 1.0
+"""Over which the hazard of coming back is averaged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
     """What an hour of work is expected to cost after the machine at hand is lost.
 
     Attributes:
-        usd_per_h: cf. slack_usd_per_h: mu. transfer_usd: of a mean move.
+        usd_per_h: cf. slack_usd_per_h: mu.
     """
 
     usd_per_h: float
     slack_usd_per_h: float
-    transfer_usd: float
 
 
 def elsewhere(situation: Situation, view: Outlook, slack_usd_per_h: float) -> Elsewhere:
     """From the outlook and the shadow price of slack."""
     d_h = situation.changeover_s / 3600.0
-    costs = [place.move_usd for place in situation.places]
-    transfer_usd = sum(costs) / len(costs)
-    per_h = view.spot_usd_per_h + view.drop_per_h * (d_h * (view.spot_usd_per_h + slack_usd_per_h) + transfer_usd)
-    return Elsewhere(per_h, slack_usd_per_h, transfer_usd)
+    start_usd = d_h * (view.spot_usd_per_h + slack_usd_per_h)
+    return Elsewhere(view.spot_usd_per_h + view.drop_per_h * (start_usd + view.transfer_usd), slack_usd_per_h)
 
 
 def index_usd(situation: Situation, number: int, view: Outlook, seen: Seen, other: Elsewhere) -> float:
-    """J of the place with that number, USD; spot is up there."""
+    """J of the place with that number, USD; where spot is down, as if it had just come up."""
     place = situation.places[number]
     standing = situation.standing
     running = standing.place == place.name and standing.mode.value == "spot"
     d_h = situation.changeover_s / 3600.0
     unpaid_h = standing.changeover_left_s / 3600.0 if running else d_h
     work_h = situation.work_left_s / 3600.0
-    one, loss = seen.places[number], view.rates[number].loss
-    age_h = 0.0 if one is None else one.age_h(situation.now_s)
+    loss, age_h = view.rates[number].loss, _up_for_h(situation, number, seen)
     need_h = work_h / place.speed + unpaid_h
     mean_h = loss.mean_residual_h(age_h, need_h)
     lost = loss.flip_probability(age_h, need_h)
     later_h = work_h - max(mean_h - unpaid_h, 0.0) * place.speed
     usd = price_usd_per_h(place) * mean_h + later_h * other.usd_per_h
-    usd += lost * (d_h * (other.usd_per_h + other.slack_usd_per_h) + other.transfer_usd)
+    usd += lost * (d_h * (other.usd_per_h + other.slack_usd_per_h) + view.leave_usd[number])
     return usd if running else usd + place.move_usd + d_h * other.slack_usd_per_h
+
+
+def patience_usd_per_h(
+    situation: Situation, indices: dict[int, float], view: Outlook, seen: Seen, other: Elsewhere
+) -> float:
+    """What an hour of waiting for better places gains against the best that is up; its slack is not counted.
+
+    Each place that is down comes back with its hazard, and then saves what its J is below the least of those up.
+    """
+    least = min(indices.values())
+    gain = 0.0
+    for number, place in enumerate(situation.places):
+        one = seen.places[number]
+        if number in indices or one is None or place.spot_usd_per_h is None:
+            continue
+        saved = least - index_usd(situation, number, view, seen, other)
+        if saved > 0.0:
+            age_h = one.age_h(situation.now_s)
+            gain += saved * view.rates[number].back.between(age_h, age_h + _SOON_H) / _SOON_H
+    return gain
+
+
+def mean_up_h(situation: Situation, number: int, view: Outlook, seen: Seen) -> float:
+    """Hours of the work left that spot of that place will last, in the mean."""
+    work_h = situation.work_left_s / 3600.0 / situation.places[number].speed
+    return view.rates[number].loss.mean_residual_h(_up_for_h(situation, number, seen), work_h)
 
 
 def price_usd_per_h(place: Place) -> float:
     """Of spot; only for places that sell it."""
     return place.spot_usd_per_h or 0.0
+
+
+def _up_for_h(situation: Situation, number: int, seen: Seen) -> float:
+    """Hours that spot there has been up; 0 where it is down or was never observed."""
+    one = seen.places[number]
+    return one.age_h(situation.now_s) if one is not None and one.up else 0.0
