@@ -410,3 +410,93 @@ for i in range(20):
     fit(x, x[:, :1])
 print(weights())
 """
+
+TRAINER = """
+def training(epochs):
+    losses = []
+    for epoch in range(epochs):
+        for x, y in load(6):
+            losses.append(fit(x, y))
+        yield epoch, sum(losses)
+        del losses[1:]
+
+
+if os.environ.get("HOW") == "next":
+    rounds = training(9)
+    while True:
+        try:
+            epoch, total = next(rounds)
+        except StopIteration:
+            break
+        print(epoch, total)
+else:
+    for epoch, total in training(9):
+        print(epoch, total)
+print(weights())
+"""
+
+COMPILED = """
+def columns(x):
+    for column in range(2):
+        yield x[:, column : column + 1]
+
+
+def spans(x):
+    yield from columns(x)
+    yield x.mean(1, keepdim=True)
+
+
+@torch.compile(backend="aot_eager", fullgraph=True)
+def loss_of(output, target):
+    total = 0.0
+    for part in spans(target):
+        total = total + (output - part).square().mean()
+    return total
+
+
+data = cycle(load(4))
+for i in range(20):
+    x, y = next(data)
+    loss = loss_of(model(x), x)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if i % 4 == 3:
+        print(i, loss.item())
+print(weights())
+"""
+
+MANAGED = """
+from contextlib import contextmanager
+
+entered = []
+
+
+@contextmanager
+def section(name):
+    entered.append(name)
+    scale = len(entered)
+    try:
+        yield scale
+    finally:
+        entered.append("left " + name)
+        print(entered)
+
+
+def training():
+    with section("outer") as scale:
+        for i in range(12):
+            x = torch.randn(4, 4)
+            loss = fit(x, x[:, :1] * scale)
+    print(loss)
+
+
+held = section("held")
+scale = held.__enter__()
+training()
+for i in range(12):
+    x = torch.randn(4, 4)
+    loss = fit(x, x[:, :1] * scale)
+held.__exit__(None, None, None)
+print(loss, weights(), entered)
+"""

@@ -45,6 +45,9 @@ def write(drill: Drill, body: str) -> None:
         (bodies.GUARDED, (5, 9)),
         (bodies.MADE_IN_A_PASS, (7, 7)),
         (bodies.SHARED_SCOPE, (8, 5)),
+        (bodies.TRAINER, (6, 9)),
+        (bodies.COMPILED, (8, 5)),
+        (bodies.MANAGED, (5, 4, 9)),
     ],
 )
 def test_a_killed_script_ends_as_if_it_had_not_been(drill: Drill, body: str, stops: tuple[int, ...]) -> None:
@@ -57,6 +60,12 @@ def test_with_workers(drill: Drill, stops: tuple[int, ...]) -> None:
     drill.env["WORKERS"] = "2"
     write(drill, bodies.CYCLE)
     survives(drill, *stops)
+
+
+def test_training_within_a_generator(drill: Drill) -> None:
+    drill.env["HOW"] = "next"
+    write(drill, bodies.TRAINER)
+    survives(drill, 6, 9, 13)
 
 
 REFUSALS = {

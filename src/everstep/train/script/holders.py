@@ -6,6 +6,7 @@ stand-in once; what it has to hold is written into it when the objects of the sc
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -32,6 +33,24 @@ class Held:
 
     def __next__(self) -> Any:
         return next(self.inner)
+
+
+class Lines:
+    """The lines of a text file, as its own iterator gives them; but that one does not tell where in the file it is."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, file: io.TextIOWrapper) -> None:
+        self.file = file
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self.file.readline()
+        if not line:
+            raise StopIteration
+        return line
 
 
 class Delegate(Held):
@@ -82,6 +101,8 @@ class Entrances:
         """What a ``for`` in a generator goes over instead of ``iterable``."""
         if torch.compiler.is_compiling():
             return iter(iterable)
+        if type(iterable) is io.TextIOWrapper:
+            return Held(Lines(iterable))
         return Held(iter(iterable), iterable if isinstance(iterable, DataLoader) else None)
 
     def delegated(self, iterable: Iterable[Any]) -> Iterable[Any]:

@@ -46,7 +46,7 @@ class Yield:
     Attributes:
         number: in its module, from 1.
         holders: hidden locals that are in use there, outermost first.
-        guarded: ``try`` or ``with`` stands around a ``yield`` of the function: dropping the generator runs code.
+        guarded: ``try`` stands around a ``yield`` of the function: dropping the generator may run code.
     """
 
     number: int
@@ -69,7 +69,7 @@ def reentrant(function: ast.FunctionDef, marker: str, before: int) -> tuple[ast.
     if any(_unsuited(node) for node in _own(function)):
         return None
     made = copy.deepcopy(function)
-    guarded = any(isinstance(node, ast.Try | ast.With) and _yields(node) for node in _own(function))
+    guarded = any(isinstance(node, ast.Try) and _yields(node) for node in _own(function))
     body = _Body(marker, before, guarded)
     try:
         documented = bool(made.body) and _is_text(made.body[0])

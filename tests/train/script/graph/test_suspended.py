@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -360,3 +361,27 @@ def test_what_cannot_be_made_anew_is_a_problem_once_it_has_begun(name: str) -> N
     assert any(problem.where == f"module {NAME}: data" and why in problem.why for problem in problems)
     if "lock" in source:
         start.module.data.close()
+
+
+def test_what_the_fresh_start_delegated_to_stays_open(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("".join(f"{row}\n" for row in range(30)))
+    source = f"""
+def lines(path):
+    with open(path) as file:
+        for line in file:
+            yield line
+def twice(path):
+    for _ in range(2):
+        yield from lines(path)
+data = twice({str(tmp_path / "rows.txt")!r})
+next(data)
+"""
+    start = Start(source)
+    start.items(12)
+    captured = start.capture()
+    assert captured.problems == []
+    # As on the way of a relaunch: written once, and then again into what that has made.
+    again = Start(source).restore(captured).restore(captured)
+    assert again.items(3) == [repr(f"{row}\n") for row in (13, 14, 15)]
+    again.module.data.close()
+    start.module.data.close()

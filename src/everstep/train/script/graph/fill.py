@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
+from everstep.train.script.graph import kinds_generators
 from everstep.train.script.graph.capture import undisturbed
 from everstep.train.script.graph.kinds import Hopeless, Kind, by_name
 from everstep.train.script.graph.memory import Place, Targets, Writes
@@ -64,7 +65,9 @@ class Restoring:
     def final(self, spaces: Sequence[Space]) -> list[Restored]:
         """As `restore`."""
         self._writes.final = True
-        return self._restore(spaces, range(len(self._captured.nodes)))
+        restored = self._restore(spaces, range(len(self._captured.nodes)))
+        kinds_generators.let_go()
+        return restored
 
     def _restore(self, spaces: Sequence[Space], numbers: Sequence[int]) -> list[Restored]:
         captured, final = self._captured, self._writes.final

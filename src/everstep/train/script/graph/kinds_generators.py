@@ -24,6 +24,7 @@ from everstep.train.script import frames
 from everstep.train.script.graph import kinds
 from everstep.train.script.graph.kinds import Filling, Hopeless, Kind, Saving, Taken
 from everstep.train.script.graph.kinds_code import fingerprint
+from everstep.train.script.graph.poison import Poison, use
 from everstep.train.script.graph.records import MISSING, Captured
 from everstep.train.script.graph.scopes import check_shared
 from everstep.train.script.holders import Held, Manager
@@ -95,7 +96,7 @@ class _SuspendedKind(Kind):
         cells, values = frames.cells(fresh), dict(fresh.gi_frame.f_locals)
         if cells is None:
             return None
-        _keep_if_guarded(fresh)
+        _replaced[id(fresh)] = fresh
         parts: list[object] = [cells.get(name, MISSING) for name in (*saved.free, *saved.own)]
         parts += [values.get(name, MISSING) for name in saved.names]
         for name in saved.holders:
@@ -253,19 +254,49 @@ def _enter(generator: Any, marker: Any, saved: Suspended) -> None:
     finally:
         cls.entering = 0
     if generator.gi_frame.f_lasti != saved.instruction:
+        _keep(generator)
         raise Hopeless("it was suspended at another place of the same line")
 
 
-_KEPT: set[int] = set()
+_replaced: dict[int, Any] = {}
+"""Generators of the relaunch that others take the place of, until the last of them is in place."""
 
 
-def _keep_if_guarded(generator: Any) -> None:
-    """A generator that another one takes the place of must not run its ``finally`` when it is dropped: keep it."""
-    marker = generator.gi_frame.f_globals.get(MARKER)
-    at = generator.gi_frame.f_locals.get(AT)
-    if marker is None or not at or id(generator) in _KEPT or not marker.rewritten.yields[at - 1].guarded:
-        return
-    _KEPT.add(id(generator))
+class _Gone:
+    """What a holder of a replaced generator has: nothing happens when that is dropped, and its use refuses."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __next__(self) -> Any:
+        use(Poison(self._name, "generator", "another one has taken its place, but something still draws from it"))
+
+    def __exit__(self, *how: object) -> None:
+        """Nothing."""
+
+
+def let_go() -> None:
+    """The last restore is done: generators that were replaced may be dropped, without a trace.
+
+    Dropping closes them, which would run a ``finally`` and leave a ``with`` once too often, and what they delegate to
+    may be in use.
+    """
+    for generator in _replaced.values():
+        values = {} if generator.gi_frame is None else generator.gi_frame.f_locals
+        if not values.get(AT):
+            continue
+        rewritten: Rewritten = generator.gi_frame.f_globals[MARKER].rewritten
+        if rewritten.yields[values[AT] - 1].guarded:
+            _keep(generator)
+            continue
+        for holder in values.values():
+            if issubclass(type(holder), Held):
+                holder.inner, holder.source = _Gone(generator.__qualname__), None
+    _replaced.clear()
+
+
+def _keep(generator: Any) -> None:
+    """Nobody ever closes it, not even the end of the process."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(generator))
 
 

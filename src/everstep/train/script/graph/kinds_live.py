@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import io
 import logging
 import os
@@ -185,6 +186,8 @@ class _FileKind(Kind):
             with open(os.devnull, mode.replace("x", "w"), encoding=encoding, errors=errors) as made:
                 pass
         else:
+            if encoding is not None and "r" in mode and _has_returns(path):
+                raise Hopeless(f"{path} has carriage returns, and how it was opened (newline=) is not known any more")
             again = mode.replace("x", "w").replace("w", "r" if "+" in mode else "r+")
             try:
                 made = open(path, again, encoding=encoding, errors=errors)  # noqa: SIM115  # the script closes it
@@ -199,6 +202,14 @@ class _FileKind(Kind):
 
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
         return ""
+
+
+def _has_returns(path: str) -> bool:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            if b"\r" in piece:
+                return True
+    return False
 
 
 def _rename(file: Any, name: str) -> None:
