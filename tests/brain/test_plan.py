@@ -362,6 +362,7 @@ def test_the_work_left_counts_from_the_checkpoint_that_the_next_attempt_will_fin
 def test_ranks_that_could_not_tell_are_timed_by_the_last_word_of_their_telemetry() -> None:
     job = fold(running(work=Work(steps=200)), [Restored(I1, 1, None), ProgressSeen(I1, 1, 1, 200, 10.0)])
     assert work_left_s(job, {}) is None
+    assert work_left_s(job, {I1: Heard(35.0, 51, 35.0)}) == pytest.approx(149 * 0.5), "while they run"
     lost = transition(job, InstanceEnded(I1, 120.0, InstanceEnd.PREEMPTED, last_step=100, last_step_at=60.0), 121.0)
     assert work_left_s(lost, {}) == pytest.approx(200 * 0.5), "nothing was saved"
 

@@ -6,14 +6,25 @@ from typing import Any
 
 import pytest
 
+from everstep.brain.pools import see_offers
 from everstep.control import kernel as module
 from everstep.control.kernel import Kernel, Market
 from everstep.model.effects import Launch
 from everstep.model.errors import Conflict, NotFound, UnlistedTransition
-from everstep.model.events import CancelRequested, JobSubmitted, LaunchFailed, LaunchSucceeded, UnpauseRequested
+from everstep.model.events import (
+    CancelRequested,
+    JobSubmitted,
+    LaunchFailed,
+    LaunchIntended,
+    LaunchSucceeded,
+    UnpauseRequested,
+)
+from everstep.model.gang import Slot
 from everstep.model.ids import InstanceId, JobId, LaunchToken
 from everstep.model.job import JobPhase
+from everstep.model.offers import Market as Lease
 from tests.brain.making import DEPLOYMENT, JOB, offer, task
+from tests.brain.test_moving import at_work
 
 
 def market() -> Kernel:
@@ -134,3 +145,35 @@ def test_an_ended_job_that_is_dropped_is_looked_at_no_more() -> None:
     made.wake(1e9)
     made.adopt(state)
     assert made.states == {JOB: state}
+
+
+def test_a_job_that_runs_is_looked_at_when_the_market_moves_only_where_its_policy_may_move_it() -> None:
+    for policy, looked in (("incl", True), ("greedy", False)):
+        made = market()
+        state = at_work(policy=policy)
+        made.adopt(state)
+        made.market.set_offers([offer("a"), offer("a", Lease.ON_DEMAND, 3.0)])
+        made.market_moved(1000.0)
+        assert bool(launches(made)) is looked
+
+
+def test_the_first_look_puts_what_changed_meanwhile_in_the_middle_and_later_ones_where_they_see_it() -> None:
+    made = market()
+    made.pools = see_offers(made.pools, [offer("a", available=1)], {}, 0.0, watched=True)
+    for at, available in ((100.0, 0), (200.0, 1)):
+        made.market.set_offers([offer("a", available=available)])
+        made.market_moved(at)
+    assert made.pools.record(offer("a").pool).flips == ((0.0, True), (50.0, False), (200.0, True))
+
+
+def test_what_was_seen_of_launches_is_there_again_after_a_replay() -> None:
+    made = with_job()
+    (token,) = launches(made)
+    made.handle(JOB, LaunchSucceeded(token, InstanceId("i-1"), 20.0, 1.0), 20.0)
+    again = Kernel(DEPLOYMENT)
+    again.replay(JOB, JobSubmitted(JOB, task(1), "u", "p"), 10.0)
+    again.replay(JOB, LaunchIntended(token, 1, Slot(0, 0), offer("a"), None), 10.0)
+    again.replay(JOB, LaunchSucceeded(token, InstanceId("i-1"), 20.0, 1.0), 20.0)
+    record = made.pools.record(offer("a").pool)
+    assert record.seen is not None
+    assert again.pools.record(offer("a").pool) == record

@@ -150,5 +150,44 @@ SEAM = tuple(
     )
     for policy in ("spot_only", "spell", "incl", "uniform_progress", "failover", "cheapest", "utility")
 )
-WORLDS = (*WORLDS, *SEAM)
+_LONG = {JOB: TrainingScript(steps=200)}
+_DROUGHT = (MarketAt(0.0, PLENTY), MarketAt(25.0, ON_DEMAND_ONLY), MarketAt(90.0, PLENTY))
+
+
+def _moving(
+    name: str,
+    nodes: int = 1,
+    zones: ZoneRule = ZoneRule.ANY,
+    *,
+    launches: tuple[LaunchScript, ...] = (),
+    agents: tuple[AgentScript, ...] = (),
+    faults: tuple[Fault, ...] = (),
+    requests: tuple[Request, ...] = (),
+) -> ScriptedWorld:
+    """On-demand in a drought, spot again when it ends; 200 steps, 206 s. Machines above 2 x ``nodes`` are movers."""
+    timed = {"work": Work(hours=0.0572), "objective": Objective(deadline_s=900.0)}
+    wanted = task(nodes, policy="incl", recovery=Recovery(cooldown_s=10.0), **timed)
+    wanted = replace(wanted, gang=Gang((replace(wanted.gang.groups[0], zones=zones),)))
+    lost = (_fault(26.0173 + 0.001 * rank, PREEMPT, f"rank:{rank}") for rank in range(nodes))
+    return world(
+        name, wanted, markets=_DROUGHT, trainings=_LONG, faults=(*lost, *faults), until=420.0,
+        launches=(*[LaunchScript()] * (2 * nodes), *launches), agents=(*[AgentScript()] * (2 * nodes), *agents),
+        requests=requests,
+    )  # fmt: skip
+
+
+MOVES = (
+    _moving("moves_back_to_spot"),
+    _moving("gang_moves_back_to_spot", 2),
+    _moving("gang_moves_to_one_zone", 2, ZoneRule.SAME_ZONE),
+    _moving("move_is_refused", launches=(LaunchScript(error="no_capacity"),)),
+    _moving("half_of_a_move_is_refused", 2, launches=(LaunchScript(), LaunchScript(error="no_capacity"))),
+    _moving("mover_never_joins", agents=(AgentScript(boot_s=None),)),
+    _moving("mover_is_preempted", faults=(_fault(95.0173, PREEMPT, "machine:3"),)),
+    _moving("mover_is_preempted_while_the_gang_stops", faults=(_fault(98.6, PREEMPT, "machine:3"),)),
+    _moving("relieved_machine_dies_during_the_move", faults=(_fault(95.0173, KILL, "machine:2"),)),
+    _moving("cancelled_during_the_move", requests=(Request(95.0171, "cancel"),)),
+    _moving("paused_during_the_move", requests=(Request(95.0171, "pause"), Request(130.0171, "unpause"))),
+)
+WORLDS = (*WORLDS, *SEAM, *MOVES)
 BY_NAME = {w.name: w for w in WORLDS}

@@ -27,6 +27,11 @@ class Told(Protocol):
         ...
 
     @property
+    def step_at(self) -> float | None:
+        """When it was done, UTC seconds."""
+        ...
+
+    @property
     def total(self) -> int | None:
         """Steps in all."""
         ...
@@ -105,7 +110,7 @@ def changeover_s(job: JobState) -> float:
 def work_left_s(job: JobState, heard: Mapping[InstanceId, Told]) -> float | None:
     """Seconds of the clock of undisturbed training that are left, None while unknown (rule 14)."""
     step, total = progress(job, heard)
-    step_s = seconds_per_step(job)
+    step_s = seconds_per_step(job) or _present_step_s(job, step, heard)
     if total is not None and step_s is not None:
         return max(total - (step or 0), 0) * step_s
     hours = job.task.work.hours
@@ -155,6 +160,17 @@ def seconds_per_step(job: JobState) -> float | None:
     spans = [(_span_s(a), _steps_of(a)) for a in job.attempts if _steps_of(a) > 1]
     steps = sum(n for _, n in spans)
     return sum(s for s, _ in spans) / steps if steps else None
+
+
+def _present_step_s(job: JobState, step: int | None, heard: Mapping[InstanceId, Told]) -> float | None:
+    """Duration of a step in the attempt that runs, by its telemetry; for a first attempt, which measured none yet."""
+    attempt = job.attempt
+    if attempt is None or attempt.first_step_at is None or attempt.ended_at is not None or step is None:
+        return None
+    done = step - _step_of(attempt.base or "") - 1
+    machines = (job.instances[token].instance for token in attempt.members)
+    at = max((told.step_at or 0.0 for i in machines if i is not None and (told := heard.get(i))), default=0.0)
+    return (at - attempt.first_step_at) / done if done > 0 and at > attempt.first_step_at else None
 
 
 def _steps_of(a: AttemptState) -> int:

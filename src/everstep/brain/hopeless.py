@@ -19,7 +19,8 @@ def hopeless(job: JobState) -> str:
     Args:
         job: a job that wants to run. What happened before its last submission or retry does not count.
     """
-    machines = [m for m in job.instances.values() if m.launch_no > job.old_launches]
+    # A move that fails leaves the job where it is.
+    machines = [m for m in job.instances.values() if m.launch_no > job.old_launches and not m.move]
     refused = [m for m in machines if m.phase is InstancePhase.REFUSED and m.failure.startswith(_FATAL)]
     if refused and job.phase is JobPhase.ACQUIRING:
         return f"the provider refuses the request: {refused[-1].failure}"

@@ -53,6 +53,13 @@ class Needs:
             outlook=self._of_slot(slot),
         )
 
+    def of_move(self, slot: Slot, picked: Sequence[Offer]) -> Need:
+        """The machine that relieves one that works: bound to what the rest of the gang moves to, not to where it is."""
+        rule = self.job.task.gang.groups[slot.group].zones
+        zones = frozenset(o.zone for o in picked) if rule is ZoneRule.SAME_ZONE else frozenset[str]()
+        regions = frozenset(o.region for o in picked) if rule is ZoneRule.SAME_REGION else frozenset[str]()
+        return replace(self.of_slot(slot, picked), zones=zones, regions=regions)
+
     def _of_slot(self, slot: Slot) -> Outlook:
         had = sorted((m for m in self.job.instances.values() if m.slot == slot and m.instance), key=_launched)
         spot = tuple(m.offer.pool for m in had if m.offer.market is Market.SPOT)
@@ -118,3 +125,9 @@ def _zones(job: JobState, slot: Slot, rule: ZoneRule, picked: Sequence[Offer]) -
 
 def _regions(job: JobState, rule: ZoneRule, picked: Sequence[Offer]) -> frozenset[str]:
     return frozenset(o.region for o in _others(job, picked)) if rule is ZoneRule.SAME_REGION else frozenset()
+
+
+def roomy(offers: Sequence[Offer], machines: int) -> list[Offer]:
+    """Offers of zones that can hold so many machines of one pool, as far as the provider tells."""
+    zones = {o.zone for o in offers if o.available is None or o.available >= machines}
+    return [o for o in offers if o.zone in zones]

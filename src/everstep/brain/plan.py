@@ -7,17 +7,18 @@ what to lease, end and conclude. Both are pure: the live loop and the simulator 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from everstep.brain import guard
+from everstep.brain import guard, moving
 from everstep.brain.economics.ledger import cost_usd
 from everstep.brain.hopeless import hopeless
 from everstep.brain.lifecycle import orders, transition
-from everstep.brain.needs import Needs, disk_of
+from everstep.brain.needs import Needs, disk_of, roomy
 from everstep.brain.release import dead_volumes, leavers, next_look
-from everstep.brain.select import DEFAULT, Choice
+from everstep.brain.select import DEFAULT, Choice, Mover
 from everstep.brain.settle import SETTLE_LIMIT_S, settle
 from everstep.brain.snapshot import Heard, Settings, Snapshot
 from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, Note, SendOrders, Terminate
@@ -123,6 +124,7 @@ class _Planner:
             self._delete_disks()
             if self._wants_machines():
                 self._fill_slots()
+                self._consider_move()
             self._explain()
         else:
             self.wakes.append(self.now)
@@ -244,13 +246,44 @@ class _Planner:
 
     def _lease(self, slot: Slot, offer: Offer, reason: str) -> None:
         pool = offer.pool
-        per_minute = max(self.snapshot.settings.launches_per_minute, 1)
-        credit_at = self.snapshot.pools.credit_at(pool, self.now, per_minute, self.planned.get(pool, 0))
+        credit_at = self._credit_at(pool)
         if credit_at > self.now:
             self._waiting(f"pool {pool} has no launch credit", credit_at)
         elif self._launch(slot, offer, self.job.launches + len(self._launches()) + 1):
             self.planned[pool] = self.planned.get(pool, 0) + 1
             self.reasons.append(f"slot {slot}: {pool} at ${offer.price_usd_per_h:.4f}/h: {reason}")
+
+    def _consider_move(self) -> None:
+        """A gang that runs may go on elsewhere: the whole of a move is leased or nothing of it."""
+        selector = self.snapshot.selectors.get(self.job.task.policy or DEFAULT)
+        if not isinstance(selector, Mover) or self.effects or self.wait:
+            return
+        earliest = moving.not_before(self.job, guard.changeover_s(self.job))
+        if earliest is None:
+            return
+        if self.now < earliest:
+            self.wakes.append(earliest)
+            return
+        s = self.snapshot
+        look = moving.Look(s.offers, s.pools, s.shared_folders, self._inflight(()), self.now)
+        move = moving.consider(self.job, self._needs(), selector, look)
+        if move.look_at is not None:
+            self.wakes.append(max(move.look_at, self.now + s.settings.patience_s))
+        counts = Counter(relief.offer.pool for relief in move.reliefs)
+        credit_at = max((self._credit_at(pool, count - 1) for pool, count in counts.items()), default=self.now)
+        if credit_at > self.now:
+            self.wakes.append(credit_at)
+            return
+        self.candidates.extend(move.candidates)
+        first = self.job.launches + 1
+        for number, (slot, offer, reason) in enumerate(move.reliefs, first):
+            if self._launch(slot, offer, number, move=first):
+                self.planned[offer.pool] = self.planned.get(offer.pool, 0) + 1
+                self.reasons.append(f"slot {slot} moves to {offer.pool} at ${offer.price_usd_per_h:.4f}/h: {reason}")
+
+    def _credit_at(self, pool: Pool, more: int = 0) -> float:
+        per_minute = max(self.snapshot.settings.launches_per_minute, 1)
+        return self.snapshot.pools.credit_at(pool, self.now, per_minute, self.planned.get(pool, 0) + more)
 
     def _vacant(self) -> list[Slot]:
         """Slots without a machine that can be counted on, or that is on its way."""
@@ -273,15 +306,11 @@ class _Planner:
     def _choose(self, slot: Slot, picked: Sequence[Offer]) -> Choice:
         job = self.job
         group = job.task.gang.groups[slot.group]
-        if self.needs is None:
-            self.needs = Needs.of(job, self.snapshot.heard, self.now)
-        need = self.needs.of_slot(slot, picked)
+        need = self._needs().of_slot(slot, picked)
         offers = [o for o in self.snapshot.offers if group.machine.fits(o)]
         if group.zones is ZoneRule.SAME_ZONE and not need.zones:
-            offers = _roomy(offers, len(self._vacant())) or offers
-        inflight = dict(self.snapshot.inflight)
-        for pool, count in (*self.planned.items(), *((o.pool, 1) for o in picked)):
-            inflight[pool] = inflight.get(pool, 0) + count
+            offers = roomy(offers, len(self._vacant())) or offers
+        inflight = self._inflight(picked)
         selector = self.snapshot.selectors.get(job.task.policy or DEFAULT)
         if selector is None:
             return Choice(None, (), f"there is no policy named '{job.task.policy}'")
@@ -290,7 +319,18 @@ class _Planner:
         rng = Random(f"{self.seed}/{slot}")
         return selector.choose(need, offers, beliefs=self.snapshot.pools, inflight=inflight, now=self.now, rng=rng)
 
-    def _launch(self, slot: Slot, offer: Offer, launch_no: int) -> bool:
+    def _needs(self) -> Needs:
+        if self.needs is None:
+            self.needs = Needs.of(self.job, self.snapshot.heard, self.now)
+        return self.needs
+
+    def _inflight(self, picked: Sequence[Offer]) -> dict[Pool, int]:
+        inflight = dict(self.snapshot.inflight)
+        for pool, count in (*self.planned.items(), *((o.pool, 1) for o in picked)):
+            inflight[pool] = inflight.get(pool, 0) + count
+        return inflight
+
+    def _launch(self, slot: Slot, offer: Offer, launch_no: int, move: int = 0) -> bool:
         job = self.job
         shared = self.snapshot.shared_folders.get(offer.zone, "")
         volume = None
@@ -325,6 +365,7 @@ class _Planner:
             else min(job.task.max_price_usd_per_h, offer.on_demand_usd_per_h),
             shared_folder=shared,
             volume=volume,
+            move=move,
         )
         self.effects.append(Launch(job.id, event))
         return True
@@ -406,12 +447,6 @@ def _nothing_fits(offers: Sequence[Offer]) -> str:
     # No counts: a text that changes with every look at the market would be a decision each time.
     providers = ", ".join(sorted({o.provider for o in offers}))
     return f"nothing that {providers} offers fits the task's resources" if providers else "no provider offers anything"
-
-
-def _roomy(offers: Sequence[Offer], machines: int) -> list[Offer]:
-    """Offers of zones that can hold so many machines of one pool, as far as the provider tells."""
-    zones = {o.zone for o in offers if o.available is None or o.available >= machines}
-    return [o for o in offers if o.zone in zones]
 
 
 def _line(effect: Effect) -> str:

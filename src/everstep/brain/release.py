@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from everstep.brain.lifecycle.moves import called_off, movers
 from everstep.brain.lifecycle.orders import outputs_due
 from everstep.model.events import TerminateIntended, VolumeDeleteIntended
 from everstep.model.job import UNREACHABLE_LIMIT, GangPhase, Goal, InstancePhase, InstanceState, JobPhase, JobState
@@ -67,6 +68,8 @@ def _reason(state: JobState, m: InstanceState, now: float, outputs_timeout_s: fl
     if m.doomed:
         return "" if _refund_ahead(m, now) else _doom(m)
     if active and _spare(state, m):
+        if m.move and m in movers(state):
+            return "the move that it was leased for is called off" if called_off(state) else ""
         return "another machine has its place"
     return ""
 

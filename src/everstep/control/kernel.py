@@ -14,13 +14,13 @@ from random import Random
 from everstep.brain.lifecycle import accepts, submitted, transition
 from everstep.brain.plan import Heard, Settings, Snapshot, advance, offers_digest, plan, worth_recording
 from everstep.brain.pools import PoolBook, can_run_dry, note_pools, see_offers
-from everstep.brain.select import SELECTORS, Selector
+from everstep.brain.select import DEFAULT, SELECTORS, Mover, Selector
 from everstep.control.wakes import Wakes
 from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, SendOrders, Terminate
 from everstep.model.errors import Conflict, NotFound, UnlistedTransition
 from everstep.model.events import Event, JobSubmitted, Rejected
 from everstep.model.ids import DeploymentId, InstanceId, JobId
-from everstep.model.job import InstancePhase, InstanceState, JobState
+from everstep.model.job import InstancePhase, InstanceState, JobPhase, JobState
 from everstep.model.offers import Offer, Pool
 
 _ROUNDS = 16
@@ -134,11 +134,11 @@ class Kernel:
             self._outcome.touched.add(job)  # it may have come to rest
 
     def market_moved(self, now: float) -> None:
-        """Looks at every job that waits for capacity: the offers changed."""
+        """Looks at every job that waits for capacity, or may move to other machines: the offers changed."""
         # Before the first look nobody watched: the server was down, or this is the first time it runs.
         self.pools = see_offers(self.pools, self.market.offers, self._held(), now, watched=self._looked)
         self._looked = True
-        for job in [j for j, s in self.states.items() if s.wait]:
+        for job in [j for j, s in self.states.items() if s.wait or self._may_move(s)]:
             self._plan(job, now)
 
     def next_wake(self) -> float | None:
@@ -253,6 +253,9 @@ class Kernel:
             settings=self.settings,
             digest=self.market.digest,
         )
+
+    def _may_move(self, state: JobState) -> bool:
+        return state.phase is JobPhase.RUNNING and isinstance(self.selectors.get(state.task.policy or DEFAULT), Mover)
 
     def _held(self) -> dict[Pool, int]:
         """Spot machines of all jobs that nobody is about to take back, by pool."""

@@ -99,6 +99,8 @@ class LaunchIntended(Event):
     shared_folder: str = ""
     """Folder that all machines of the zone see, empty for none."""
     volume: VolumeId | None = None
+    move: int = 0
+    """The machine is to relieve one that works: number of the first launch of that move; 0 = it fills a gap."""
 
 
 @dataclass(frozen=True, slots=True)

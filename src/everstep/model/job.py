@@ -78,7 +78,7 @@ class InstanceState:
     """One machine, from intent to end.
 
     Attributes:
-        token, slot, offer, max_price_usd_per_h, shared_folder, volume: from the launch.
+        token, slot, offer, max_price_usd_per_h, shared_folder, volume, move: from the launch.
         instance: the provider's id once known.
         started_at, ended_at, end: by the provider; what is billed.
         price_usd_per_h: what is billed per market hour.
@@ -124,6 +124,7 @@ class InstanceState:
     failure: str = ""
     prepared_from: float | None = None
     unreachable: int = 0
+    move: int = 0
 
     @property
     def alive(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from everstep.brain.lifecycle.gang import REFUSED, end_unknown
+from everstep.brain.lifecycle.moves import movers_ready, unfinished
 from everstep.model.events import AttemptsSkipped
 from everstep.model.gang import Slot
 from everstep.model.handshake import OUTCOME_FAILED
@@ -13,15 +14,20 @@ from everstep.model.job import AttemptState, GangPhase, InstancePhase, InstanceS
 
 
 def replacements_ready(s: JobState, attempt: AttemptState) -> bool:
-    """Some member is doomed, and every slot of a doomed member has a prepared successor."""
+    """Some member is doomed, and every slot of a doomed member has a prepared successor; or a move can be made."""
     doomed = [s.instances[t] for t in attempt.members if s.instances[t].doomed]
-    return bool(doomed) and all(prepared(s, m.slot) is not None for m in doomed)
+    if not doomed:
+        return movers_ready(s)
+    return all(prepared(s, m.slot) is not None for m in doomed)
 
 
 def prepared(s: JobState, slot: Slot) -> InstanceState | None:
-    """The machine that a new attempt would use for the slot: the newest that is ready and not doomed."""
+    """The machine that a new attempt would use for the slot: the newest that is ready and not doomed.
+
+    One of a move that is not ready as a whole comes last.
+    """
     ready = [m for m in _of_slot(s, slot) if m.phase is InstancePhase.READY and not m.doomed]
-    return max(ready, key=lambda m: m.launch_no, default=None)
+    return max(ready, key=lambda m: (not unfinished(s, m), m.launch_no), default=None)
 
 
 def _of_slot(s: JobState, slot: Slot) -> Iterator[InstanceState]:

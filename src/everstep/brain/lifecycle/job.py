@@ -15,6 +15,7 @@ from everstep.brain.lifecycle.beginning import begin, may_begin, ranked, replace
 from everstep.brain.lifecycle.budgets import charge, fail
 from everstep.brain.lifecycle.gang import GANG_TABLE, begin_stop, gang_step, late_word, with_attempt
 from everstep.brain.lifecycle.instance import INSTANCE_EVENTS, instance_step
+from everstep.brain.lifecycle.moves import movers_ready
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import Cause, NoticeKind
 from everstep.model.errors import UnlistedTransition
@@ -74,6 +75,8 @@ from everstep.model.job import (
     JobState,
     SaveOrder,
 )
+
+_TAKEN_BACK = "moving off a machine that will be taken back"
 
 J = JobPhase
 _ACTIVE = (J.ACQUIRING, J.CHECKING, J.RUNNING, J.STOPPING)
@@ -222,6 +225,7 @@ def _intended(s: JobState, e: LaunchIntended, now: float) -> JobState:
         max_price_usd_per_h=e.max_price_usd_per_h,
         shared_folder=e.shared_folder,
         volume=e.volume,
+        move=e.move,
     )
     return replace(s, instances={**s.instances, e.token: machine}, launches=max(s.launches, e.launch_no))
 
@@ -352,7 +356,8 @@ def _while_active(s: JobState, attempt: AttemptState, now: float) -> JobState:
     if attempt.phase is not GangPhase.STOPPING and s.goal is not Goal.RUN:
         attempt = begin_stop(attempt, s.why, now)
     elif attempt.phase in (GangPhase.CHECKING, GangPhase.RUNNING) and replacements_ready(s, attempt):
-        attempt = begin_stop(attempt, "moving off a machine that will be taken back", now)
+        hint = "moving to machines that were leased for it" if movers_ready(s) else _TAKEN_BACK
+        attempt = begin_stop(attempt, hint, now)
     s = with_attempt(s, attempt)
     if attempt.phase is GangPhase.ENDED:
         return s

@@ -10,7 +10,7 @@ from everstep.brain.select.greedy import Greedy
 from everstep.brain.select.live import Live, Wants
 from everstep.brain.select.on_demand import OnDemand
 from everstep.brain.select.policies import ALIASES, POLICIES
-from everstep.brain.select.protocol import Choice, Need, Outlook, Selector
+from everstep.brain.select.protocol import Choice, Held, Mover, Need, Outlook, Selector
 from everstep.brain.select.rotate import Rotate
 
 DEFAULT = "greedy"
@@ -46,7 +46,9 @@ __all__ = [
     "SELECTORS",
     "Choice",
     "Greedy",
+    "Held",
     "Live",
+    "Mover",
     "Need",
     "OnDemand",
     "Outlook",

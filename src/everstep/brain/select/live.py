@@ -29,7 +29,7 @@ from everstep.brain.select.course import (
 from everstep.brain.select.greedy import Greedy
 from everstep.brain.select.net import guard
 from everstep.brain.select.on_demand import OnDemand
-from everstep.brain.select.protocol import Choice, Need, Outlook, Weighing, by_price
+from everstep.brain.select.protocol import Choice, Held, Need, Outlook, Weighing, by_price
 from everstep.model.events import Candidate
 from everstep.model.offers import Market, Offer, Pool
 from everstep.model.task import OnNoCapacity, SpotMode
@@ -91,6 +91,30 @@ class Live:
         frame = _Frame(need.outlook, _scale(offers))
         situation = frame.situation(shelf.places(need.outlook), now, need)
         return self._answer(shelf, frame, situation, self._ask(situation, shelf, frame, beliefs))
+
+    def reconsider(
+        self,
+        need: Need,
+        held: Held,
+        offers: Sequence[Offer],
+        *,
+        beliefs: PoolBook,
+        inflight: Mapping[Pool, int],
+        now: float,
+    ) -> Choice:
+        """See ``Mover``. A policy that would rather idle than go on where it is stays: machines are not given back."""
+        shelf = _Shelf.filled(self._free_of_net(need), offers, beliefs, inflight, now).holding(held.offer)
+        lacking = self._lacking(need, shelf)
+        if lacking or need.outlook is None or need.spot is SpotMode.FALSE:
+            return Choice(None, (), f"{self.name} needs {lacking}; the job stays where it is" if lacking else "")
+        frame = _Frame(need.outlook, _scale(offers))
+        mode, place = _mode(held.offer), place_of(held.offer.pool)
+        standing = Standing(mode, place, 0.0, frame.at(held.since))
+        situation = replace(frame.situation(shelf.places(need.outlook), now, need), standing=standing)
+        course = self._ask(situation, shelf, frame, beliefs)
+        if course.mode is Mode.IDLE or (course.mode, course.place) == (mode, place):
+            course = replace(course, mode=Mode.IDLE, place=None)
+        return self._answer(shelf, frame, situation, course)
 
     def _free_of_net(self, need: Need) -> Need:
         """A policy that the net does not hold is not driven to on-demand by the deadline either."""
@@ -198,6 +222,15 @@ class _Shelf:
             rested = weighing.rested(offers)
             spot = [] if rested is None else [rested]
         return cls(weighing, _by_place(offers), _by_place([*spot, *steady]))
+
+    def holding(self, held: Offer) -> _Shelf:
+        """With a machine that works: to stay on it is possible, at what it costs."""
+        name, mode = place_of(held.pool), _mode(held)
+        return replace(
+            self,
+            all={**self.all, name: {**self.all.get(name, {}), mode: held}},
+            usable={**self.usable, name: {**self.usable.get(name, {}), mode: held}},
+        )
 
     def own(self) -> Offer | None:
         """A machine that is there already, where no spot is cheaper."""

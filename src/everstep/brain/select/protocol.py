@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from everstep.brain.pools import PoolBook, PoolRecord
 from everstep.model.errors import NoCapacity
@@ -127,6 +127,40 @@ class Selector(Protocol):
             inflight: launches that the provider has not answered yet, by pool.
             now: UTC seconds.
             rng: the only source of chance; its seed is in the journal.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A machine that works in a slot.
+
+    Attributes:
+        offer: what was leased. since: UTC seconds since when it works there.
+    """
+
+    offer: Offer
+    since: float
+
+
+@runtime_checkable
+class Mover(Selector, Protocol):
+    """A selector that also says when a machine that works should be left for another one."""
+
+    def reconsider(
+        self,
+        need: Need,
+        held: Held,
+        offers: Sequence[Offer],
+        *,
+        beliefs: PoolBook,
+        inflight: Mapping[Pool, int],
+        now: float,
+    ) -> Choice:
+        """Where the slot should go on; called whenever the market moves, and at ``retry_at``.
+
+        Returns:
+            A choice whose ``offer`` is where to move; None = stay.
         """
         ...
 
