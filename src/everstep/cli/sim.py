@@ -14,6 +14,7 @@ import typer
 from everstep.cli.cheapest import cheapest
 from everstep.cli.output import Column, Output, OutputOption, document, facts, field, listing, table
 from everstep.cli.simreplay import replay
+from everstep.cli.simreport.command import report
 from everstep.cli.simworld import world
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ app = typer.Typer()
 app.command()(cheapest)
 app.command()(world)
 app.command()(replay)
+app.command()(report)
 
 _REFERENCE = "world: recorded traces, reference semantics (whole ticks, no boot time, no notice)"
 _Traces = Annotated[Path, typer.Option("--traces", metavar="DIR", help="Folder that the rows' traces lie in.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from everstep.brain.select.course import Course, Situation
@@ -71,6 +71,7 @@ class Told:
     moves: int
     egress_usd: float
     decisions: tuple[Decision, ...]
+    trace: str = ""
 
 
 COLUMNS = (
@@ -98,7 +99,8 @@ def run(wanted: Wanted) -> Told:
 
     outcome = grids.simulate(market, task.job, task.policy, watcher=watch)
     steady, best = (grids.simulate(market, task.job, name) for name in ("on_demand", "optimal"))
-    return _told(task.policy, outcome, (steady.cost_usd, best.cost_usd), decisions)
+    told = _told(task.policy, outcome, (steady.cost_usd, best.cost_usd), decisions)
+    return replace(told, trace=str(wanted.trace))
 
 
 def _task(wanted: Wanted) -> Task:

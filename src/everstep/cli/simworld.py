@@ -97,7 +97,9 @@ def world(
     ticks = _starts(trial, start_tick, starts)
     results = _run(trial, wanted, ticks, seed, journal)
     if output is not Output.TABLE:
-        document(_document(trial, trace, results), output)
+        steady = {r.start_tick: r.cost_usd for r in results if r.policy == "on_demand"}
+        marks = trials.marks(trial, ticks, steady, seed=seed)
+        document({**_document(trial, trace, results), "marks": dataclasses.asdict(marks)}, output)
         return
     table(figures(results), _COLUMNS)
     print(f"world: {MODE}; traces: {trace}")

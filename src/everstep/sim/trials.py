@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from everstep.brain.economics.ledger import account
 from everstep.brain.select import SELECTORS, Selector
 from everstep.control.kernel import Line
@@ -20,6 +22,8 @@ from everstep.model.offers import MachineRequirement
 from everstep.model.task import CheckpointSpec, Objective, SpotMode, Task, Work
 from everstep.sim.accounts import bill
 from everstep.sim.realistic import Entry, Played, World, play
+from everstep.sim.reference.grid import simulate
+from everstep.sim.reference.market import Job, Market, Zone
 from everstep.sim.world.conditions import Conditions, Workload
 from everstep.sim.world.supply import Fallback, Lot, lot_of
 
@@ -181,6 +185,66 @@ def several(
     for start_tick in starts:
         for policy in policies:
             yield run(trial, policy, start_tick=start_tick, seed=seed + start_tick)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What costs are held against: means over the starts, USD. ``text`` says how they were reckoned."""
+
+    on_demand_usd: float
+    optimal_usd: float
+    text: str
+
+
+def marks(trial: Trial, starts: Sequence[int], steady: Mapping[int, float], *, seed: int = 0) -> Marks:
+    """On-demand in the same world, and the clairvoyant optimum.
+
+    Args:
+        trial: the job.
+        starts: ticks.
+        steady: cost on demand by start, where it is known already.
+        seed: as of the runs.
+    """
+    known = [
+        steady[tick] if tick in steady else run(trial, "on_demand", start_tick=tick, seed=seed + tick)[0].cost_usd
+        for tick in starts
+    ]
+    market, start_s = _reference(trial), _start_s(trial)
+    best = []
+    for tick in starts:
+        left_s = (trial.ticks - tick) * trial.gap_s
+        deadline_s = left_s if trial.deadline_h is None else trial.deadline_h * 3600.0
+        job = Job(trial.task_h * 3600.0, deadline_s, start_s, start_tick=tick)
+        best.append(simulate(market, job, "optimal").cost_usd * trial.gang)
+    text = (
+        "Dashed: the same job on demand, in the same world; and the clairvoyant optimum of the reference semantics "
+        f"(whole ticks, {start_s:.0f} s for each start, no saves), which no policy can know."
+    )
+    return Marks(sum(known) / len(known), sum(best) / len(best), text)
+
+
+def _start_s(trial: Trial) -> float:
+    """From a launch to the first step, in whole ticks: the exact optimum is 200 times as fast with those."""
+    c, w = trial.conditions, trial.work
+    return round((c.answer_s + c.boot_s + w.setup_s + w.start_s + w.restore_s) / trial.gap_s) * trial.gap_s
+
+
+def _reference(trial: Trial) -> Market:
+    """The same zones in the reference semantics."""
+    prices = trial.fallback
+
+    def zone(one: Series) -> Zone:
+        steady = prices.on_demand_usd_per_h if one.on_demand_usd_per_h is None else one.on_demand_usd_per_h
+        flat = prices.spot_usd_per_h if one.spot_usd_per_h is None else one.spot_usd_per_h
+        spot = min(flat, steady) if one.prices is None else np.minimum(one.prices, steady)
+        return Zone(one.zone, one.region, one.up(trial.gang), spot, steady)
+
+    return Market(
+        [zone(one) for one in trial.series],
+        trial.gap_s,
+        transfer=trial.tariff,
+        checkpoint_gb=trial.work.checkpoint_gb / trial.gang,
+    )
 
 
 def result_of(

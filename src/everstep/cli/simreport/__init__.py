@@ -1,0 +1,1 @@
+"""``everstep sim report``: what simulations came to, as one page that needs nothing else."""
