@@ -83,7 +83,7 @@ def _lived(seen: Observed | None, at_s: float) -> Observed | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Prospect:
     """What is expected of the market as a whole, kept from one solution of the programme to the next.
 
     Attributes:
@@ -103,7 +103,7 @@ class Outlook:
     transfer_usd: float
 
 
-def outlook(situation: Situation, seen: Seen) -> Outlook | None:
+def prospect(situation: Situation, seen: Seen) -> Prospect | None:
     """None if no spot is sold at all. Prices count per unit of work."""
     places = situation.places
     rates = _rates(places, seen)
@@ -112,7 +112,7 @@ def outlook(situation: Situation, seen: Seen) -> Outlook | None:
         return None
     price = [(place.spot_usd_per_h or 0.0) / place.speed for place in places]
     if len(sold) == 1:
-        return Outlook(rates, rates[sold[0]], price[sold[0]], 0.0, (0.0,) * len(places), 0.0)
+        return Prospect(rates, rates[sold[0]], price[sold[0]], 0.0, (0.0,) * len(places), 0.0)
     lives = [(one.loss.mean_residual_h(0.0, _LONG_H), one.back.mean_residual_h(0.0, _LONG_H)) for one in rates]
     leave_usd = _leaving(places, sold, lives)
     none, usd, drops, transfer_usd = 1.0, 0.0, 0.0, 0.0
@@ -126,7 +126,7 @@ def outlook(situation: Situation, seen: Seen) -> Outlook | None:
     some = max(1.0 - none, 1e-9)
     # Zones fail together: that all are down is learnt from seeing it, not reckoned as if they were independent.
     together = seen.any_place.rates()
-    return Outlook(rates, together, usd / some, drops / some, leave_usd, transfer_usd / some)
+    return Prospect(rates, together, usd / some, drops / some, leave_usd, transfer_usd / some)
 
 
 def _leaving(places: tuple[Place, ...], sold: list[int], lives: list[tuple[float, float]]) -> tuple[float, ...]:

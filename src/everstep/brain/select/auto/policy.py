@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass, replace
 
 from everstep.brain.select import rough
-from everstep.brain.select.auto import programme
-from everstep.brain.select.auto.beliefs import Seen, outlook
-from everstep.brain.select.auto.programme import Problem
+from everstep.brain.select.auto.beliefs import Seen, prospect
+from everstep.brain.select.auto.problem import PERIOD_S, STEP_S, Problem
 from everstep.brain.select.auto.weighing import Plan, Weighing, left_and_slack_s
 from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Situation
 from everstep.brain.select.net import crunch_at
@@ -24,7 +23,7 @@ _NO_ON_DEMAND = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Kept:
     """The memory: what was seen, the plan, and the course held until ``look_at`` unless ``market`` changes."""
 
     seen: Seen
@@ -41,7 +40,7 @@ class Auto:
 
     def steer(self, situation: Situation, memory: Memory) -> Course:
         """See ``Policy``."""
-        held = memory if isinstance(memory, Held) else None
+        held = memory if isinstance(memory, Kept) else None
         crunch = _crunch(situation, memory)
         if crunch is not None:
             return crunch
@@ -63,11 +62,11 @@ class Auto:
         course = Weighing(situation, seen, plan).course()
         steps = math.floor((situation.now_s - plan.began_s + INSTANT_S) / plan.problem.step_s) + 1
         look_at = plan.began_s + steps * plan.problem.step_s
-        return replace(course, wake_at=look_at, memory=Held(seen, plan, look_at, market, course))
+        return replace(course, wake_at=look_at, memory=Kept(seen, plan, look_at, market, course))
 
 
 def _plan(situation: Situation, seen: Seen) -> Plan | None:
-    view = outlook(situation, seen)
+    view = prospect(situation, seen)
     if view is None:
         return None
     left_s, slack_s = left_and_slack_s(situation)
@@ -82,11 +81,11 @@ def _plan(situation: Situation, seen: Seen) -> Plan | None:
         left_s=left_s,
         slack_s=slack_s,
         changeover_s=situation.changeover_s,
-        step_s=max(programme.STEP_S, situation.tick_s),
+        step_s=max(STEP_S, situation.tick_s),
         drop_per_h=view.drop_per_h,
     )
     # Early on, the next hours double what is known.
-    period_s = min(max(situation.now_s - situation.began_s, _FIRST_S), programme.PERIOD_S)
+    period_s = min(max(situation.now_s - situation.began_s, _FIRST_S), PERIOD_S)
     return Plan(view, problem, situation.now_s, situation.now_s + period_s)
 
 

@@ -7,14 +7,15 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from everstep.brain.forecast.availability import AGES_H
-from everstep.brain.select.auto import programme
-from everstep.brain.select.auto.beliefs import Outlook, Seen, usable
-from everstep.brain.select.auto.programme import AGES, IDLE, ON_DEMAND, SPOT, Problem
+from everstep.brain.select.auto.beliefs import Prospect, Seen, usable
+from everstep.brain.select.auto.problem import AGES, IDLE, MOST_SLACK_S, ON_DEMAND, SPOT, Problem
 from everstep.brain.select.auto.zones import Elsewhere, elsewhere, index_usd, mean_up_h, patience_usd_per_h
 from everstep.brain.select.course import INSTANT_S, Alternative, Course, Mode, Place, Situation
 from everstep.brain.select.rough import affordable
 
 BASIS = "mean over what spot may do, by the hazards seen so far, if every later choice is the best"
+_HOUR = 0.02
+"""Hours of spot that an hour sooner is worth: nobody waits a day for a cent."""
 Action = tuple[Mode, str | None]
 
 
@@ -27,7 +28,7 @@ class Plan:
         problem: solved at ``began_s``; ``until_s``: when to solve again.
     """
 
-    view: Outlook
+    view: Prospect
     problem: Problem
     began_s: float
     until_s: float
@@ -35,7 +36,7 @@ class Plan:
 
 def left_and_slack_s(situation: Situation) -> tuple[float, float]:
     """A deadline that is far away, or none, is taken to leave ``MOST_SLACK_S``."""
-    slack_s = min(situation.slack_s, programme.MOST_SLACK_S)
+    slack_s = min(situation.slack_s, MOST_SLACK_S)
     return slack_s + situation.work_left_s + situation.standing.changeover_left_s, slack_s
 
 
@@ -44,7 +45,10 @@ class Weighing:
 
     def __init__(self, situation: Situation, seen: Seen, plan: Plan) -> None:
         self.situation, self.seen, self.plan = situation, seen, plan
-        self.problem, self.solution = plan.problem, programme.solve(plan.problem)
+        # Not before it is needed: whoever only imports policies shall not wait for numpy.
+        from everstep.brain.select.auto.programme import solve
+
+        self.problem, self.solution = plan.problem, solve(plan.problem)
         self.left_s, self.slack_s = left_and_slack_s(situation)
         age = bisect_right(AGES_H, seen.any_place.age_h(situation.now_s) + 1e-9) - 1
         self.up = seen.any_place.up
@@ -108,6 +112,9 @@ class Weighing:
         usd = self.problem.spot_usd_per_h * min(self.left_s - slack_s, self.problem.step_s) / 3600.0
         usd += self.solution.after(self.left_s, self.spot_row, slack_s)
         places = situation.places
+        if math.isinf(situation.deadline_s):
+            # Without a deadline nothing else would ever end the wait.
+            costs[Mode.IDLE, None] = math.inf
         if len(places) == 1:
             # The programme was solved with another price, if it has moved since.
             dearer = (places[0].spot_usd_per_h or 0.0) / places[0].speed - self.plan.view.spot_usd_per_h
@@ -118,8 +125,9 @@ class Weighing:
         least = min(indices, key=lambda n: indices[n])
         for n, index in indices.items():
             costs[Mode.SPOT, places[n].name] = usd + index - indices[least]
-        if not running and self._may_wait(slack_s):
+        if not running and self._may_wait(slack_s) and math.isfinite(situation.deadline_s):
             gain = patience_usd_per_h(situation, indices, self.plan.view, self.seen, other)
+            gain -= _HOUR * self.plan.view.spot_usd_per_h
             less = self.solution.after(self.left_s, self.spot_row, slack_s - self.problem.step_s)
             wait_usd = usd - gain * self.problem.step_s / 3600.0
             wait_usd += less - self.solution.after(self.left_s, self.spot_row, slack_s)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from everstep.brain.select.auto.beliefs import Outlook, Seen
+from everstep.brain.select.auto.beliefs import Prospect, Seen
 from everstep.brain.select.course import Place, Situation
 
 _SOON_H = 1.0
@@ -30,14 +30,14 @@ class Elsewhere:
     slack_usd_per_h: float
 
 
-def elsewhere(situation: Situation, view: Outlook, slack_usd_per_h: float) -> Elsewhere:
-    """From the outlook and the shadow price of slack."""
+def elsewhere(situation: Situation, view: Prospect, slack_usd_per_h: float) -> Elsewhere:
+    """From the prospect and the shadow price of slack."""
     d_h = situation.changeover_s / 3600.0
     start_usd = d_h * (view.spot_usd_per_h + slack_usd_per_h)
     return Elsewhere(view.spot_usd_per_h + view.drop_per_h * (start_usd + view.transfer_usd), slack_usd_per_h)
 
 
-def index_usd(situation: Situation, number: int, view: Outlook, seen: Seen, other: Elsewhere) -> float:
+def index_usd(situation: Situation, number: int, view: Prospect, seen: Seen, other: Elsewhere) -> float:
     """J of the place with that number, USD; where spot is down, as if it had just come up."""
     place = situation.places[number]
     standing = situation.standing
@@ -56,7 +56,7 @@ def index_usd(situation: Situation, number: int, view: Outlook, seen: Seen, othe
 
 
 def patience_usd_per_h(
-    situation: Situation, indices: dict[int, float], view: Outlook, seen: Seen, other: Elsewhere
+    situation: Situation, indices: dict[int, float], view: Prospect, seen: Seen, other: Elsewhere
 ) -> float:
     """What an hour of waiting for better places gains against the best that is up; its slack is not counted.
 
@@ -75,7 +75,7 @@ def patience_usd_per_h(
     return gain
 
 
-def mean_up_h(situation: Situation, number: int, view: Outlook, seen: Seen) -> float:
+def mean_up_h(situation: Situation, number: int, view: Prospect, seen: Seen) -> float:
     """Hours of the work left that spot of that place will last, in the mean."""
     work_h = situation.work_left_s / 3600.0 / situation.places[number].speed
     return view.rates[number].loss.mean_residual_h(_up_for_h(situation, number, seen), work_h)

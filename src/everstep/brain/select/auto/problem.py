@@ -1,0 +1,40 @@
+"""What the programme is asked, and how its tables are laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from everstep.brain.forecast.availability import AGES_H, Rates
+
+AGES = len(AGES_H)
+IDLE, ON_DEMAND, SPOT = 0, 2 * AGES, 4 * AGES
+"""First rows of a mode: up by age, then down by age; spot has only up."""
+ROWS = 5 * AGES
+PERIOD_S = 86_400.0
+"""How long a table is meant to be used; only so much of it is kept."""
+STEP_S = 600.0
+MOST_COLUMNS = 480
+MOST_SLACK_S = 10 * 86_400.0
+"""More slack than this is worth no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A job before a place.
+
+    Attributes:
+        rates: hazards of the place's spot.
+        left_s, slack_s: at the beginning.
+        changeover_s: what a start costs in time.
+        step_s: between two decisions.
+        drop_per_h: hazard that a spot machine is lost although spot stays up (elsewhere).
+    """
+
+    rates: Rates
+    spot_usd_per_h: float
+    on_demand_usd_per_h: float
+    left_s: float
+    slack_s: float
+    changeover_s: float
+    step_s: float = STEP_S
+    drop_per_h: float = 0.0
