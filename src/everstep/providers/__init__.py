@@ -38,7 +38,10 @@ class ProviderEntry:
     origin: str = "everstep"
 
 
-BUILT_IN: tuple[ProviderEntry, ...] = (ProviderEntry("local", "everstep.providers.local:LocalProvider"),)
+BUILT_IN: tuple[ProviderEntry, ...] = (
+    ProviderEntry("local", "everstep.providers.local:LocalProvider"),
+    ProviderEntry("aws", "everstep.providers.aws:AwsProvider", extra="aws"),
+)
 
 
 def registered(*, found: Iterable[EntryPoint] | None = None) -> dict[str, ProviderEntry]:

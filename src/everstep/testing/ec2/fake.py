@@ -1,0 +1,132 @@
+"""The face of the fake EC2: start it, look into its books, make it misbehave."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from everstep.testing.ec2 import meter
+from everstep.testing.ec2.cloud import Cloud
+from everstep.testing.ec2.faults import Fault, Faults
+from everstep.testing.ec2.market import SMALL_WORLD, Timing, World
+from everstep.testing.ec2.paper import Paper
+from everstep.testing.ec2.server import Server
+
+
+class FakeEc2:
+    """One account in all regions of its world, and its instances' metadata services.
+
+    Args:
+        world: what is for sale.
+        timing: how long things take; the defaults are the vendor's.
+        throttle: at the vendor's documented rates.
+        access_keys: ids that may call; None = any.
+        port: of the API; 0 = a free one.
+        seed: of ids.
+        now: UTC seconds.
+    """
+
+    def __init__(
+        self,
+        world: World = SMALL_WORLD,
+        timing: Timing | None = None,
+        *,
+        throttle: bool = False,
+        access_keys: frozenset[str] | None = None,
+        port: int = 0,
+        seed: int = 0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.cloud = Cloud(world, timing or Timing(), Paper(), rng=Random(seed), now=now)
+        self.faults = Faults(throttle=throttle, now=now)
+        self.server = Server(self.cloud, self.faults, access_keys=access_keys, port=port)
+
+    @property
+    def url(self) -> str:
+        """Endpoint of the API: EC2 and the price list."""
+        return self.server.url
+
+    def __enter__(self) -> FakeEc2:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Serves."""
+        self.server.start()
+
+    def stop(self) -> None:
+        """Serves no more; the books stay."""
+        self.server.stop()
+
+    # --- make it misbehave -------------------------------------------------------------------------------------------
+
+    def fail(
+        self,
+        operation: str,
+        kind: str = "",
+        *,
+        late: bool = False,
+        delay_s: float = 0.0,
+        times: int = 1,
+        zone: str = "",
+    ) -> None:
+        """The next calls meet a fault.
+
+        Args:
+            operation: ``RunInstances``; empty = any.
+            kind: a key of ``faults.CODES``; empty = the call succeeds, only late.
+            late: the effect happens and the answer is the fault all the same.
+            delay_s: wait so long before anything else.
+            times: how many calls.
+            zone: only calls that name this zone.
+        """
+        with self.server.lock:
+            self.faults.order(Fault(operation, kind, late, delay_s, times, zone))
+
+    def interrupt(self, instance: str, *, notice_s: float | None = None, by_price: bool = False) -> float:
+        """The vendor takes a spot machine back. Returns when it will end, UTC seconds."""
+        with self.server.lock:
+            self.cloud.settle()
+            return self.cloud.interrupt(instance, notice_s=notice_s, by_price=by_price)
+
+    def recommend_rebalance(self, instance: str) -> None:
+        """A rebalance recommendation: the machine runs a higher risk of interruption."""
+        with self.server.lock:
+            self.cloud.machines[instance].rebalance_at = self.cloud.now()
+
+    def lose(self, instance: str) -> None:
+        """The host dies without notice."""
+        with self.server.lock:
+            self.cloud.settle()
+            self.cloud.lose(instance)
+
+    # --- look into the books -----------------------------------------------------------------------------------------
+
+    def left(self) -> list[str]:
+        """Ids of machines and disks that cost now."""
+        with self.server.lock:
+            self.cloud.settle()
+            now = self.cloud.now()
+            machines = [m.id for m in self.cloud.machines.values() if m.alive(now)]
+            disks = [
+                d.id
+                for d in self.cloud.disks.values()
+                if d.deleted_at is None and (d.attachment is None or not d.attachment.delete_on_termination)
+            ]
+            return machines + disks
+
+    def meter(self, *, tag: tuple[str, str] | None = None) -> list[dict[str, Any]]:
+        """What is charged so far (see ``meter.charges``)."""
+        with self.server.lock:
+            self.cloud.settle()
+            return meter.charges(self.cloud, tag=tag)
+
+    def counted(self) -> Counter[str]:
+        """Calls by operation."""
+        return Counter(name for _, _, name, _ in self.server.calls)

@@ -1,0 +1,88 @@
+"""The vendor misbehaves on command: errors before or after the effect, late answers, broken connections, throttling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from everstep.testing.ec2.market import Bucket
+
+DOCUMENTED = {
+    # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html: bucket, refill per second
+    "RunInstances": (5.0, 2.0),
+    "TerminateInstances": (100.0, 5.0),
+    "Describe": (100.0, 20.0),
+    "": (50.0, 5.0),
+}
+"""Requests by API: its own bucket each; ``Describe`` for all that only reads, ``""`` for the rest."""
+CODES = {
+    "stock_out": ("InsufficientInstanceCapacity", 500, "We currently do not have sufficient capacity."),
+    "quota": ("VcpuLimitExceeded", 400, "You have requested more vCPU capacity than your current vCPU limit."),
+    "spot_quota": ("MaxSpotInstanceCountExceeded", 400, "Max spot instance count exceeded"),
+    "price": ("SpotMaxPriceTooLow", 400, "Your Spot request price is lower than the minimum required."),
+    "throttle": ("RequestLimitExceeded", 503, "Request limit exceeded."),
+    "permission": ("UnauthorizedOperation", 403, "You are not authorized to perform this operation."),
+    "credentials": ("AuthFailure", 401, "AWS was not able to validate the provided access credentials"),
+    "bad_parameter": ("InvalidParameterValue", 400, "Invalid value."),
+    "internal": ("InternalError", 500, "An internal error has occurred"),
+    "unavailable": ("Unavailable", 503, "The service is unavailable. Please try again shortly."),
+    "cut": ("", 0, ""),
+}
+"""What can be asked for: the vendor's code, HTTP status and words. ``cut`` closes the connection without a word."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """One fault that waits for its calls.
+
+    Attributes:
+        operation: ``RunInstances``; empty = any.
+        kind: a key of ``CODES``; empty = only late.
+        late: the effect happens, and the answer is the fault all the same.
+        delay_s: wait so long first.
+        times: how many calls are left.
+        zone: only calls that name this zone.
+    """
+
+    operation: str
+    kind: str
+    late: bool
+    delay_s: float
+    times: int
+    zone: str
+
+
+class Faults:
+    """What was ordered and has not happened yet."""
+
+    def __init__(self, *, throttle: bool, now: Callable[[], float]) -> None:
+        """Args: throttle: at the documented rates."""
+        self._waiting: list[Fault] = []
+        self._throttle = throttle
+        self._buckets: dict[tuple[str, str], Bucket] = {}
+        self._now = now
+
+    def order(self, fault: Fault) -> None:
+        """Adds a fault. Raises ValueError for a kind that nobody knows."""
+        if fault.kind not in ("", *CODES):
+            raise ValueError(f"unknown fault {fault.kind!r}; known: {', '.join(CODES)}")
+        self._waiting.append(fault)
+
+    def take(self, operation: str, zone: str) -> Fault | None:
+        """The fault that this call meets."""
+        for fault in self._waiting:
+            if fault.operation in ("", operation) and fault.zone in ("", zone):
+                fault.times -= 1
+                if fault.times <= 0:
+                    self._waiting.remove(fault)
+                return fault
+        return None
+
+    def throttled(self, region: str, operation: str) -> bool:
+        """Whether the account is too fast."""
+        if not self._throttle:
+            return False
+        reads = operation.startswith(("Describe", "Get"))
+        key = operation if operation in DOCUMENTED else "Describe" if reads else ""
+        bucket = self._buckets.setdefault((region, operation), Bucket(*DOCUMENTED[key]))
+        return not bucket.take(self._now())

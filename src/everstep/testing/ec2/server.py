@@ -1,0 +1,237 @@
+"""The fake vendor on the wire: EC2's query protocol and the price list's JSON, over HTTP on loopback.
+
+Answers are written by moto's serializer; networks, images and launch templates are moto's own (see ``PASSED_ON``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+from xml.sax.saxutils import escape
+
+from moto.core.request import Request
+from moto.core.responses import ActionResult
+from moto.ec2.responses import EC2Response
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+from everstep.testing.ec2 import catalog, wire
+from everstep.testing.ec2.cloud import Cloud
+from everstep.testing.ec2.faults import CODES, Fault, Faults
+from everstep.testing.ec2.wire import Refused
+
+PASSED_ON = {
+    "AuthorizeSecurityGroupIngress",
+    "CreateLaunchTemplate",
+    "CreateSecurityGroup",
+    "DeleteLaunchTemplate",
+    "DeleteSecurityGroup",
+    "DescribeAvailabilityZones",
+    "DescribeImages",
+    "DescribeLaunchTemplates",
+    "DescribeLaunchTemplateVersions",
+    "DescribeRegions",
+    "DescribeSecurityGroups",
+    "DescribeSubnets",
+    "DescribeVpcs",
+}
+"""What moto answers. Whatever is in neither list is refused: a fake that says yes to everything proves nothing."""
+_CREDENTIAL = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request")
+_OWN: dict[str, str] = {
+    "AttachVolume": "attach_volume",
+    "CreateTags": "create_tags",
+    "CreateVolume": "create_volume",
+    "DeleteVolume": "delete_volume",
+    "DescribeInstances": "describe_instances",
+    "DescribeSpotInstanceRequests": "describe_spot_instance_requests",
+    "DescribeVolumes": "describe_volumes",
+    "DetachVolume": "detach_volume",
+    "RunInstances": "run_instances",
+    "TerminateInstances": "terminate_instances",
+}
+_PAPER = {
+    "CreatePlacementGroup": "create_placement_group",
+    "DeletePlacementGroup": "delete_placement_group",
+    "DescribePlacementGroups": "describe_placement_groups",
+}
+_READ: dict[str, Callable[[Cloud, str, dict[str, Any]], dict[str, Any]]] = {
+    "DescribeInstanceTypes": catalog.describe_instance_types,
+    "DescribeInstanceTypeOfferings": catalog.describe_instance_type_offerings,
+    "DescribeSpotPriceHistory": catalog.describe_spot_price_history,
+    "GetSpotPlacementScores": catalog.get_spot_placement_scores,
+}
+_LOG_LENGTH = 10_000
+
+
+class _Wire(EC2Response):
+    """moto's way of reading and writing, with a backend of this fake alone."""
+
+    def __init__(self, backend: Any) -> None:
+        super().__init__()
+        self._backend = backend
+
+    @property
+    def ec2_backend(self) -> Any:
+        return self._backend
+
+    def written(self, request: Request, result: dict[str, Any]) -> str:
+        """The answer as XML."""
+        self.setup_class(request)
+        return str(self.serialized(ActionResult(result))[2])
+
+    def passed_on(self, request: Request) -> tuple[int, str]:
+        """What moto answers: status and body."""
+        status, _, body = self._dispatch(request)
+        return int(status), str(body)
+
+
+class _Handler(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"  # SDKs keep connections
+
+    def log(self, type: str, message: str, *args: Any) -> None:
+        pass
+
+
+class Server:
+    """Answers requests for a cloud, one at a time.
+
+    Attributes:
+        calls: what was called: instant, region, operation, parameters (``None`` if they did not fit the model).
+        refused: code and message of every refused request.
+    """
+
+    def __init__(self, cloud: Cloud, faults: Faults, *, access_keys: frozenset[str] | None, port: int = 0) -> None:
+        """Args: access_keys: those that may call; None = any; port: 0 = a free one."""
+        self.calls: deque[tuple[float, str, str, dict[str, Any] | None]] = deque(maxlen=_LOG_LENGTH)
+        self.refused: deque[tuple[str, str]] = deque(maxlen=_LOG_LENGTH)
+        self.lock = threading.RLock()
+        self._cloud = cloud
+        self._faults = faults
+        self._access_keys = access_keys
+        self._http: BaseWSGIServer = make_server(
+            "127.0.0.1", port, self._answer, threaded=True, request_handler=_Handler
+        )
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), name="ec2", daemon=True)
+
+    def start(self) -> None:
+        """Serves in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serves no more."""
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+    # --- one request -------------------------------------------------------------------------------------------------
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        request = Request(environ)
+        json_protocol = "X-Amz-Target" in request.headers
+        try:
+            status, body = self._priced(request) if json_protocol else self._asked(request)
+        except Refused as refused:
+            self.refused.append((refused.code, refused.message))
+            status = refused.status
+            body = _json_fault(refused) if json_protocol else _xml_fault(refused)
+        except _Cut:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            return []
+        data = body.encode()
+        kind = "application/x-amz-json-1.1" if json_protocol else "text/xml;charset=UTF-8"
+        start_response(f"{status} .", [("Content-Type", kind), ("Content-Length", str(len(data)))])
+        return [data]
+
+    def _asked(self, request: Request) -> tuple[int, str]:
+        region = self._caller(request, "ec2")
+        form = {key: values[0] for key, values in request.values.lists()}
+        name = form.get("Action", "")
+        self.calls.append((self._cloud.now(), region, name, None))
+        if self._faults.throttled(region, name):
+            raise _refusal("throttle")
+        wire.operation("ec2", name)
+        p = wire.read(name, form)
+        self.calls[-1] = (self._cloud.now(), region, name, p)
+        fault = self._meets(name, str(p.get("Placement", {}).get("AvailabilityZone", p.get("AvailabilityZone", ""))))
+        if fault is not None and fault.kind and not fault.late:
+            raise _refusal(fault.kind)
+        with self.lock:
+            self._cloud.settle()
+            if p.get("DryRun"):
+                raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", status=412)
+            status, body = self._done(request, region, name, p)
+        if fault is not None and fault.late:
+            raise _refusal(fault.kind)
+        return status, body
+
+    def _done(self, request: Request, region: str, name: str, p: dict[str, Any]) -> tuple[int, str]:
+        writer = _Wire(self._cloud.paper.backend(region))
+        if name in PASSED_ON:
+            return writer.passed_on(request)
+        if name in _READ:
+            result = _READ[name](self._cloud, region, p)
+        elif name in _PAPER:
+            result = getattr(self._cloud.paper, _PAPER[name])(region, p)
+        elif name in _OWN:
+            result = getattr(self._cloud, _OWN[name])(region, p)
+        else:
+            raise Refused("UnsupportedOperation", f"this fake does not play {name}")
+        return 200, writer.written(request, result)
+
+    def _priced(self, request: Request) -> tuple[int, str]:
+        self._caller(request, "pricing")
+        name = request.headers["X-Amz-Target"].rpartition(".")[2]
+        p = json.loads(request.get_data() or b"{}")
+        self.calls.append((self._cloud.now(), "us-east-1", name, p))
+        fault = self._meets(name, "")
+        if fault is not None and fault.kind:
+            raise _refusal(fault.kind)
+        if name != "GetProducts":
+            raise Refused("InvalidAction", f"this fake does not play {name}")
+        with self.lock:
+            return 200, json.dumps(catalog.get_products(self._cloud, p))
+
+    def _meets(self, name: str, zone: str) -> Fault | None:
+        fault = self._faults.take(name, zone)
+        if fault is not None and fault.delay_s:
+            time.sleep(fault.delay_s)
+        if fault is not None and fault.kind == "cut" and not fault.late:
+            raise _Cut
+        return fault
+
+    def _caller(self, request: Request, service: str) -> str:
+        """The region of the signed request. Raises Refused for one that is not signed, or for another service."""
+        found = _CREDENTIAL.match(request.headers.get("Authorization", ""))
+        if found is None:
+            raise Refused("MissingAuthenticationToken", "Request is missing Authentication Token", status=403)
+        if found[4] != service:
+            raise Refused("SignatureDoesNotMatch", f"Credential should be scoped to {service}", status=403)
+        if self._access_keys is not None and found[1] not in self._access_keys:
+            raise _refusal("credentials")
+        return found[3]
+
+
+class _Cut(Exception):
+    """The connection breaks."""
+
+
+def _refusal(kind: str) -> Exception:
+    if kind == "cut":
+        return _Cut()
+    code, status, message = CODES[kind]
+    return Refused(code, message, status=status)
+
+
+def _xml_fault(refused: Refused) -> str:
+    inner = f"<Code>{escape(refused.code)}</Code><Message>{escape(refused.message)}</Message>"
+    return f"<Response><Errors><Error>{inner}</Error></Errors><RequestID>fake</RequestID></Response>"
+
+
+def _json_fault(refused: Refused) -> str:
+    return json.dumps({"__type": refused.code, "message": refused.message})
