@@ -76,6 +76,14 @@ def test_the_same_seed_prints_the_same_and_the_journal_is_kept(
     assert (folder / "one.jsonl").read_bytes() != (folder / "two.jsonl").read_bytes()
 
 
+def test_more_processes_print_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for workers in (1, 2):
+        assert run(f"{JOB} --policy greedy --policy rotate --starts 2 --workers {workers} -o json") == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

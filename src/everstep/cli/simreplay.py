@@ -47,7 +47,7 @@ def replay(
     from everstep.sim.past import replay as past_of
     from everstep.sim.reference.egress import read_egress
     from everstep.sim.reference.grid import TRANSFER_USD_PER_GB
-    from everstep.sim.trials import selector_names
+    from everstep.sim.trials import TransferPrices, selector_names
 
     known = selector_names()
     for name in policy:
@@ -55,10 +55,7 @@ def replay(
             fix = nearest(name, known) or f"known: {', '.join(known)}"
             raise failures.usage(_COMMAND, "--policy", f"there is no policy {name!r}", fix)
     prices = {} if egress is None else read_egress(egress)
-
-    def tariff(source: str, target: str) -> float:
-        return prices.get((source, target), TRANSFER_USD_PER_GB)
-
+    tariff = TransferPrices(prices, TRANSFER_USD_PER_GB)
     past = past_of.read_past(journal)
     if not past.states:
         raise failures.usage(_COMMAND, "JOURNAL", f"{journal} holds no job that succeeded, so none can be replayed")

@@ -76,6 +76,9 @@ def world(
     journal: Annotated[
         Path | None, typer.Option("--journal", metavar="FILE.jsonl", help="Keeps the journal of the first run.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, max=1024, help="Processes. Default: one per processor.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run one job in a simulated cloud; the decisions are those that run live. Several policies stand side by side.
@@ -86,6 +89,7 @@ def world(
     Example: `everstep sim world --trace traces --task-h 24 --deadline-h 32 --policy greedy --policy on_demand`
     """
     from everstep.sim import trials
+    from everstep.sim.reference import grid as grids
 
     if not math.isfinite(task_h) or task_h <= 0:
         raise failures.usage(_COMMAND, "--task-h", "expected hours, above 0")
@@ -95,7 +99,8 @@ def world(
     _check_policies(wanted, trials.selector_names())
     trial = _trial(trace, (task_h, deadline_h, gang), egress, sets or [], any_zone=any_zone, spot_only=spot_only)
     ticks = _starts(trial, start_tick, starts)
-    results = _run(trial, wanted, ticks, seed, journal)
+    runs = [(name, tick) for tick in ticks for name in wanted]
+    results = _run(trial, runs, seed, workers or grids.cores(), journal)
     if output is not Output.TABLE:
         steady = {r.start_tick: r.cost_usd for r in results if r.policy == "on_demand"}
         marks = trials.marks(trial, ticks, steady, seed=seed)
@@ -121,15 +126,19 @@ def _starts(trial: Trial, first: int, count: int) -> list[int]:
     return list(dict.fromkeys(first + span * n // max(count - 1, 1) for n in range(count)))
 
 
-def _run(trial: Trial, wanted: list[str], ticks: list[int], seed: int, journal: Path | None) -> list[Result]:
+def _run(trial: Trial, runs: list[tuple[str, int]], seed: int, workers: int, journal: Path | None) -> list[Result]:
     from everstep.cli.sim import bar
     from everstep.sim import trials
 
     results: list[Result] = []
-    with bar(len(wanted) * len(ticks)) as told:
-        for result, played in trials.several(trial, wanted, ticks, seed=seed):
-            if journal is not None and not results:
-                _keep(played, journal)
+    with bar(len(runs)) as told:
+        if journal is not None:
+            policy, tick = runs[0]
+            result, played = trials.run(trial, policy, start_tick=tick, seed=seed + tick)
+            _keep(played, journal)
+            results.append(result)
+            told(1)
+        for result in trials.several(trial, runs[len(results) :], seed=seed, workers=workers):
             results.append(result)
             told(1)
     return results
@@ -229,7 +238,7 @@ def _trial(
         conditions=parts[0],
         work=parts[1],
         fallback=parts[2],
-        tariff=lambda source, target: prices.get((source, target), TRANSFER_USD_PER_GB),
+        tariff=trials.TransferPrices(prices, TRANSFER_USD_PER_GB),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +58,7 @@ class Trial:
     work: Workload = field(default_factory=lambda: Workload(steps=1))
     conditions: Conditions = field(default_factory=Conditions)
     fallback: Fallback = field(default_factory=Fallback)
-    tariff: Callable[[str, str], float] = lambda source, target: 0.0
+    tariff: Callable[[str, str], float] = field(default_factory=lambda: TransferPrices({}, 0.0))
 
     @property
     def ticks(self) -> int:
@@ -178,13 +180,40 @@ def run(
     return result_of(played, JOB, policy, tariff=trial.tariff, start_tick=start_tick, seed=seed), played
 
 
-def several(
-    trial: Trial, policies: Sequence[str], starts: Sequence[int], *, seed: int = 0
-) -> Iterator[tuple[Result, Played]]:
-    """Every policy at every start: the same weather for all of them."""
-    for start_tick in starts:
-        for policy in policies:
-            yield run(trial, policy, start_tick=start_tick, seed=seed + start_tick)
+@dataclass(frozen=True, slots=True)
+class TransferPrices:
+    """USD per GB from region to region; ``otherwise`` where the table has no price."""
+
+    table: Mapping[tuple[str, str], float]
+    otherwise: float
+
+    def __call__(self, source: str, target: str) -> float:
+        """The price; nothing within a region."""
+        return 0.0 if source == target else self.table.get((source, target), self.otherwise)
+
+
+def several(trial: Trial, runs: Sequence[tuple[str, int]], *, seed: int = 0, workers: int = 1) -> Iterator[Result]:
+    """Runs of (policy, start), in order: at one start all policies have the same weather.
+
+    Args:
+        trial: must be picklable for more than one worker.
+        runs: policy and first tick of each.
+        seed: together with the start it makes the weather.
+        workers: processes.
+    """
+    if workers <= 1 or len(runs) <= 1:
+        yield from (_one(trial, policy, tick, seed) for policy, tick in runs)
+        return
+    with ProcessPoolExecutor(min(workers, len(runs))) as pool:
+        yield from pool.map(partial(_pair, trial, seed), runs)
+
+
+def _pair(trial: Trial, seed: int, run: tuple[str, int]) -> Result:
+    return _one(trial, *run, seed)
+
+
+def _one(trial: Trial, policy: str, tick: int, seed: int) -> Result:
+    return run(trial, policy, start_tick=tick, seed=seed + tick)[0]
 
 
 @dataclass(frozen=True, slots=True)
