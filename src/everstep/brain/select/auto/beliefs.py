@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from everstep.brain.forecast.availability import BUILT_IN, Observed, Prior, Rates, pooled_rates
+from everstep.brain.forecast.piecewise import Piecewise
 from everstep.brain.select.course import Place, Situation
 from everstep.brain.select.rough import affordable
 
@@ -124,9 +125,17 @@ def prospect(situation: Situation, seen: Seen) -> Prospect | None:
         transfer_usd += part * leave_usd[n]
         none *= down_h / (up_h + down_h)
     some = max(1.0 - none, 1e-9)
-    # Zones fail together: that all are down is learnt from seeing it, not reckoned as if they were independent.
-    together = seen.any_place.rates()
+    together = seen.any_place.rates(Prior(rates=_last_of(len(sold))))
     return Prospect(rates, together, usd / some, drops / some, leave_usd, transfer_usd / some)
+
+
+def _last_of(places: int) -> Rates:
+    """Hazards of "one at least is up" before anything was seen: a last one is lost the less often, the more there are.
+
+    Zones fail together, so independence would promise far too much; what is seen decides.
+    """
+    loss = Piecewise(BUILT_IN.loss.from_h, tuple([rate / places for rate in BUILT_IN.loss.per_h]))
+    return Rates(loss=loss, back=BUILT_IN.back)
 
 
 def _leaving(places: tuple[Place, ...], sold: list[int], lives: list[tuple[float, float]]) -> tuple[float, ...]:
