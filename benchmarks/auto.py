@@ -17,7 +17,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,8 @@ class Zones:
 
 def outcomes(chosen: Sequence[Window], zones: Zones, policy: Policy, *, watched: bool = True) -> list[Outcome]:
     """Of each window under a policy."""
-    return [drive(zones.of(window), replace(window.job, watched=watched), policy) for window in chosen]
+    asked = policy if watched else Forgetful(policy)
+    return [drive(zones.of(window), window.job, asked) for window in chosen]
 
 
 def least(chosen: Sequence[Window], zones: Zones) -> Costs:
@@ -185,19 +186,20 @@ def _cells(chosen: Sequence[Window], costs: Costs, best: Costs, even: Costs, *, 
 def many_zones(folder: Path, starts: int, *, watched: bool) -> list[dict[str, Any]]:
     """Reports by set: the gap of `auto`, and of others, over both deadlines together."""
     transfer = read_egress(folder / "egress" / "aws_egress_pricing.csv")
+    entrants = {name: POLICIES[name] for name in ("auto", "utility", "failover", "uniform_progress")}
+    entrants["auto"] = entrants["auto"] if watched else Forgetful(entrants["auto"])
     results = []
     for traces, goal in ZONE_GOALS.items():
         task = Task(0, "", traces, 1, Job(1.0, 1.0, 1.0), "auto", 50.0)
         market = market_of(task, Batch(folder, (task,), egress=transfer))
         jobs = [
-            Job(40 * 3600.0, deadline_h * 3600.0, 720.0, start_tick=round(at), seed=round(at), watched=watched)
+            Job(40 * 3600.0, deadline_h * 3600.0, 720.0, start_tick=round(at), seed=round(at))
             for deadline_h in (44, 60)
             for at in np.linspace(0, market.ticks - deadline_h * 3600.0 / market.tick_s - 1, starts)
         ]
         best = np.array([best_plan(market, job).cost_usd for job in jobs])
         costs = {
-            name: np.array([drive(market, job, POLICIES[name]).cost_usd for job in jobs])
-            for name in ("auto", "utility", "failover", "uniform_progress")
+            name: np.array([drive(market, job, policy).cost_usd for job in jobs]) for name, policy in entrants.items()
         }
         for name, usd in costs.items():
             halves = [gap(usd[part], best[part]) for part in (slice(0, starts), slice(starts, None))]
@@ -215,8 +217,8 @@ def many_zones(folder: Path, starts: int, *, watched: bool) -> list[dict[str, An
     return results
 
 
-class _Timed:
-    """A policy, and how long each of its decisions took."""
+class Forgetful:
+    """A policy that is told nothing of the past (it is no ``Learner``), and how long each of its decisions took."""
 
     guarded = True
 
@@ -224,6 +226,7 @@ class _Timed:
         self.policy, self.taken_ms = policy, list[float]()
 
     def steer(self, situation: Situation, memory: Memory) -> Course:
+        """See ``Policy``."""
         began = time.perf_counter()
         course = self.policy.steer(situation, memory)
         self.taken_ms.append((time.perf_counter() - began) * 1000)
@@ -242,7 +245,7 @@ def _speed() -> list[dict[str, Any]]:
     rng = np.random.default_rng(1)
     ups = [np.repeat(rng.random(60) < 0.6, 10) for _ in range(13)]
     market = Market([Zone(f"z{n}", f"r{n % 5}", up, 1.0 + n / 50) for n, up in enumerate(ups)], 600.0)
-    timed = _Timed(POLICIES["auto"])
+    timed = Forgetful(POLICIES["auto"])
     drive(market, Job(48 * hours, 60 * hours, 720.0, start_tick=100), timed)
     return [
         report("auto", "a solution, deadline in 60 h", solved, unit="ms", command=_COMMAND, goal=50.0),

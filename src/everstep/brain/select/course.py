@@ -88,8 +88,6 @@ class Situation:
         standing: what the job stands on.
         places: where it could be, always in the same order.
         seed: the only source of chance, the same for the whole job.
-        past: of each place, what was seen of its spot before the job began: (instant, up) of the first look and of
-            every flip, in order; empty = nothing is known.
     """
 
     now_s: float
@@ -102,7 +100,6 @@ class Situation:
     standing: Standing
     places: tuple[Place, ...]
     seed: int = 0
-    past: tuple[tuple[tuple[float, bool], ...], ...] = ()
 
     @property
     def work_left_s(self) -> float:

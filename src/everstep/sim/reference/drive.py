@@ -136,7 +136,6 @@ class _Run:
             standing=Standing(self.mode, self.place, self.unpaid_s, self.since_s, self.lost_from),
             places=self.market.places(job.start_tick + self.tick, self.region),
             seed=job.seed,
-            past=self.market.past(job.start_tick) if job.watched else (),
         )
 
     def take(self, course: Course) -> None:

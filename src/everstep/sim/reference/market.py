@@ -57,7 +57,6 @@ class Market:
     _changes: list[int] = field(init=False)
     _index: dict[str, int] = field(init=False)
     _paid: list[NDArray[np.float64] | None] = field(init=False)
-    _past: tuple[int, tuple[tuple[tuple[float, bool], ...], ...]] = field(init=False, default=(-1, ()))
     _leaving: dict[str, float] = field(init=False, default_factory=dict)
     _seen: dict[tuple[int, float, bool, str | None], Place] = field(init=False, default_factory=dict)
 
@@ -120,17 +119,6 @@ class Market:
             self._leaving[region] = sum(usd) / len(usd) if usd else 0.0
         return self._leaving[region]
 
-    def past(self, tick: int) -> tuple[tuple[tuple[float, bool], ...], ...]:
-        """Each zone's spot before that tick: (seconds after it, up) of the first tick of the trace and of each flip."""
-        if self._past[0] != tick:
-            found = []
-            for zone in self.zones:
-                flips = np.flatnonzero(zone.up[1:tick] != zone.up[: max(tick - 1, 0)]) + 1
-                ticks = [0, *flips.tolist()] if tick else []
-                found.append(tuple([((at - tick) * self.tick_s, bool(zone.up[at])) for at in ticks]))
-            self._past = tick, tuple(found)
-        return self._past[1]
-
     def _place(self, number: int, tick: int, region: str | None) -> Place:
         zone = self.zones[number]
         price = zone.spot_usd_per_h
@@ -157,7 +145,6 @@ class Job:
         task_s: work, seconds. deadline_s: seconds after the start. changeover_s: what each start costs.
         start_tick: tick of the traces at which it begins.
         seed: chance of its policy.
-        watched: what the traces say before ``start_tick`` is known: other jobs watched the zones.
     """
 
     task_s: float
@@ -165,7 +152,6 @@ class Job:
     changeover_s: float
     start_tick: int = 0
     seed: int = 0
-    watched: bool = True
 
     def last_tick(self, tick_s: float) -> int:
         """The last tick of the trace that ends before the deadline, plus one."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from everstep.brain.select.auto import Auto
-from everstep.brain.select.course import Mode, Place, Situation, Standing
+from everstep.brain.select.course import Memory, Mode, Place, Situation, Standing, View
 
 HOUR = 3600.0
 
@@ -33,6 +34,16 @@ def situation(
         standing=standing or Standing(),
         places=places,
     )
+
+
+def recalled(places: tuple[Place, ...], *flips: Sequence[tuple[float, bool]]) -> Memory:
+    """The memory of an `auto` that saw each place flip at those instants."""
+    now: dict[int, bool] = {}
+    views = []
+    for at_s, number, up in sorted((at_s, number, up) for number, some in enumerate(flips) for at_s, up in some):
+        now[number] = up
+        views.append(View(at_s, tuple(replace(one, up=now.get(n)) for n, one in enumerate(places))))
+    return Auto().recall(views)
 
 
 def test_spot_that_is_up_is_taken_and_kept() -> None:
@@ -75,8 +86,8 @@ def test_without_on_demand_spot_is_taken_even_without_slack() -> None:
 def test_of_equal_zones_the_cheaper_is_taken_and_of_equal_prices_the_one_that_lasts() -> None:
     assert Auto().steer(situation(place("a", usd=1.2), place("b", region="s")), None).place == "b"
     steady, shaky = [(-100 * HOUR, True)], [(-100 * HOUR + n * HOUR / 2, n % 2 == 0) for n in range(200)]
-    known = replace(situation(place("a"), place("b", region="s")), past=(tuple(shaky), tuple(steady)))
-    assert Auto().steer(known, None).place == "b"
+    asked = situation(place("a"), place("b", region="s"))
+    assert Auto().steer(asked, recalled(asked.places, shaky, steady)).place == "b"
 
 
 def test_a_dear_zone_is_left_waiting_for_the_cheap_one_that_soon_comes_back() -> None:
@@ -84,14 +95,15 @@ def test_a_dear_zone_is_left_waiting_for_the_cheap_one_that_soon_comes_back() ->
     often = tuple((at_h * HOUR, up) for n in range(20, 0, -1) for at_h, up in ((-8.5 * n, True), (-8.5 * n + 8, False)))
     often = tuple((at_s + 0.4 * HOUR, up) for at_s, up in often)
     places = place("a", up=False), place("b", usd=1.5, region="s")
-    known = replace(situation(*places), past=(often, ((-100 * HOUR, True),)))
-    course = Auto().steer(known, None)
+    known = situation(*places)
+    memory = recalled(places, often, [(often[0][0], True)])
+    course = Auto().steer(known, memory)
     assert course.mode is Mode.IDLE
     assert "b" in course.reason
-    hurried = Auto().steer(replace(known, deadline_s=20.6 * HOUR), None)
+    hurried = Auto().steer(replace(known, deadline_s=20.6 * HOUR), memory)
     assert (hurried.mode, hurried.place) == (Mode.SPOT, "b")
     # Without a deadline nothing would ever end the wait.
-    endless = Auto().steer(replace(known, deadline_s=math.inf), None)
+    endless = Auto().steer(replace(known, deadline_s=math.inf), memory)
     assert (endless.mode, endless.place) == (Mode.SPOT, "b")
 
 

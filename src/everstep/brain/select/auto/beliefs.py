@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from everstep.brain.forecast.availability import BUILT_IN, Observed, Prior, Rates, pooled_rates
 from everstep.brain.forecast.piecewise import Piecewise
-from everstep.brain.select.course import Place, Situation
+from everstep.brain.select.course import Place, Situation, View
 from everstep.brain.select.rough import affordable
 
 FIRST_AGE_S = 3 * 3600.0
@@ -34,36 +35,34 @@ class Seen:
     any_place: Observed
 
     @classmethod
+    def of(cls, views: Iterable[View]) -> Seen | None:
+        """What was seen before the job began; None without any view."""
+        seen: Seen | None = None
+        ups: list[bool | None] = []
+        for view in views:
+            now = [usable(place) for place in view.places]
+            if now != ups:
+                ups = now
+                seen = cls._begun(view.now_s, ups) if seen is None else seen._at(view.now_s, ups)
+        return seen
+
+    @classmethod
     def first(cls, situation: Situation) -> Seen:
-        """At the first look: what was known of the past, then what is seen now."""
-        if not situation.past:
-            ups = [usable(place) for place in situation.places]
-            begun = [None if up is None else _begun(situation.now_s, up) for up in ups]
-            return cls(situation.now_s, tuple(begun), _begun(situation.now_s, any(ups)))
-        flips = sorted((at_s, number, up) for number, past in enumerate(situation.past) for at_s, up in past)
-        ups = [None] * len(situation.places)
-        seen: list[Observed | None] = [None] * len(situation.places)
-        together: Observed | None = None
-        for number, (at_s, place, up) in enumerate(flips):
-            held = seen[place]
-            ups[place] = up
-            seen[place] = _begun(at_s, up) if held is None else held.watched(at_s, up)
-            if number + 1 < len(flips) and flips[number + 1][0] == at_s:
-                continue
-            together = _begun(at_s, any(ups)) if together is None else together.watched(at_s, any(ups))
-        any_place = together if together is not None else _begun(situation.now_s, any(ups))
-        return cls(any_place.at_s, tuple(_lived(one, any_place.at_s) for one in seen), any_place).after(situation)
+        """At the first look, if nothing was seen before."""
+        return cls._begun(situation.now_s, [usable(place) for place in situation.places])
 
     def after(self, situation: Situation) -> Seen:
         """With what this situation shows."""
-        now_s = situation.now_s
-        ups = [usable(place) for place in situation.places]
-        places = tuple(
-            [self._updated(held, now_s, up) for held, up in zip(self.places, ups, strict=True)]
-            if len(ups) > 1
-            else [self._updated(self.places[0], now_s, ups[0])]
-        )
-        if len(ups) == 1 and places[0] is not None:
+        return self._at(situation.now_s, [usable(place) for place in situation.places])
+
+    @classmethod
+    def _begun(cls, now_s: float, ups: list[bool | None]) -> Seen:
+        places = tuple([None if up is None else _begun(now_s, up) for up in ups])
+        return cls(now_s, places, _begun(now_s, any(ups)))
+
+    def _at(self, now_s: float, ups: list[bool | None]) -> Seen:
+        places = tuple([self._updated(held, now_s, up) for held, up in zip(self.places, ups, strict=True)])
+        if len(places) == 1 and places[0] is not None:
             return Seen(now_s, places, places[0])
         return Seen(now_s, places, self.any_place.watched(now_s, any(ups)))
 
@@ -77,10 +76,6 @@ class Seen:
 
 def _begun(at_s: float, up: bool) -> Observed:
     return Observed.begin(at_s, up, age_s=FIRST_AGE_S)
-
-
-def _lived(seen: Observed | None, at_s: float) -> Observed | None:
-    return None if seen is None else seen.watched(at_s, seen.up)
 
 
 @dataclass(frozen=True, slots=True)

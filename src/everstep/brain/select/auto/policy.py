@@ -7,13 +7,14 @@ course, so that asking more often changes nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from everstep.brain.select import rough
 from everstep.brain.select.auto.beliefs import Seen, prospect
 from everstep.brain.select.auto.problem import PERIOD_S, STEP_S, Problem
 from everstep.brain.select.auto.weighing import Plan, Weighing, left_and_slack_s
-from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Situation
+from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Situation, View
 from everstep.brain.select.net import crunch_at
 
 _FIRST_S = 4 * 3600.0
@@ -24,7 +25,7 @@ _NO_ON_DEMAND = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The memory: what was seen, the plan, and the course held until ``look_at`` unless ``market`` changes."""
+    """The memory of a job that has begun; the course is held until ``look_at`` unless ``market`` changes."""
 
     seen: Seen
     plan: Plan
@@ -37,6 +38,10 @@ class Auto:
     """See the package and the module."""
 
     guarded = True
+
+    def recall(self, views: Iterable[View]) -> Memory:
+        """See ``Learner``."""
+        return Seen.of(views)
 
     def steer(self, situation: Situation, memory: Memory) -> Course:
         """See ``Policy``."""
@@ -53,7 +58,8 @@ class Auto:
             and (standing.mode, standing.place) == (held.course.mode, held.course.place)
         ):
             return replace(held.course, memory=held, wake_at=held.look_at)
-        seen = Seen.first(situation) if held is None else held.seen.after(situation)
+        known = held.seen if held is not None else memory if isinstance(memory, Seen) else None
+        seen = Seen.first(situation) if known is None else known.after(situation)
         plan = None if held is None else held.plan
         if plan is None or situation.now_s >= plan.until_s - INSTANT_S:
             plan = _plan(situation, seen)
