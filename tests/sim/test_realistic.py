@@ -163,6 +163,9 @@ def test_the_same_seed_gives_the_same_journal_and_another_one_does_not() -> None
     assert run(7) != run(8)
 
 
+_POLICIES = ("greedy", "rotate", "on_demand", "uniform_progress", "utility", "spot_only")
+
+
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[World, list[Entry]]:
     """Zones that come and go, conditions of any roughness, a few jobs."""
@@ -188,13 +191,15 @@ def scenes(draw: st.DrawFn) -> tuple[World, list[Entry]]:
             nodes=draw(st.integers(1, 3)),
             at=draw(st.floats(0, 2000)),
             job=JobId(f"j-{n}"),
-            policy=draw(st.sampled_from(["greedy", "rotate", "on_demand"])),
+            policy=draw(st.sampled_from(_POLICIES)),
             deadline_s=draw(st.sampled_from([None, 9000.0])),
         )
         for n in range(draw(st.integers(1, 3)))
     ]
     tariff = lambda source, target: 0.02  # noqa: E731
-    return world(*lots, hours=8.0, seed=draw(st.integers(0, 99)), conditions=conditions, tariff=tariff), entries
+    shared = draw(st.sampled_from(["/bucket", "/bucket", None]))
+    seed = draw(st.integers(0, 99))
+    return world(*lots, hours=8.0, seed=seed, conditions=conditions, tariff=tariff, shared=shared), entries
 
 
 @given(scenes())

@@ -27,6 +27,7 @@ _NOTICE_S = 1.0
 _CHECK_S = 0.5
 _STOP_S = 0.5
 _GOODBYE_S = 0.2
+_OUTPUTS_S = 5.0
 _ASK_AGAIN_S = 1.0
 _MARGIN_S = 1.0
 
@@ -209,8 +210,7 @@ class SimulatedAgents:
         if crew is not None and (crew.attempt != number or stop is not None or phase == h.PHASE_RELEASE):
             self._stop(agent, crew, save=bool(stop and stop["save"]))
         if phase == h.PHASE_RELEASE:
-            agent.releasing = True
-            self._later(agent, _GOODBYE_S, lambda: self._say(agent, h.MSG_SHUTDOWN, how="normal"))
+            self._release(agent, document)
         elif phase == h.PHASE_CHECK and number > agent.checked:
             agent.checked = number
             self._later(agent, _CHECK_S, lambda: self._say(agent, h.MSG_CHECKED, attempt=number, unreachable=[]))
@@ -220,6 +220,16 @@ class SimulatedAgents:
             self._later(agent, self._workload(job).start_s, lambda: self._start(agent, document))
         elif phase == h.PHASE_RUN and agent.crew is not None:
             self._obey(agent, agent.crew, document)
+
+    def _release(self, agent: Agent, document: Mapping[str, Any]) -> None:
+        """Outputs go home, where they would be lost with the machine; then the agent says goodbye."""
+        agent.releasing = True
+        wait_s = _GOODBYE_S
+        if document[h.ORDERS_SPEC][h.SPEC_RELEASE_OUTPUTS]:
+            wait_s += _OUTPUTS_S
+            stored = {"files": 1, "bytes": 0, "error": None}
+            self._later(agent, _OUTPUTS_S, lambda: self._say(agent, h.MSG_OUTPUTS_STORED, **stored))
+        self._later(agent, wait_s, lambda: self._say(agent, h.MSG_SHUTDOWN, how="normal"))
 
     def _obey(self, agent: Agent, crew: Crew, document: Mapping[str, Any]) -> None:
         """New pace, or a wish for a save while the ranks run."""
