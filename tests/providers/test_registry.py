@@ -37,7 +37,7 @@ def test_a_name_claimed_twice_is_an_error(names: list[str]) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(BadInput, match="there is no provider 'azure'; known: .*lab, local"):
+    with pytest.raises(BadInput, match=r"there is no provider 'azure'; known: .*lab, local"):
         providers.load("azure", found=[point("lab", "os:getcwd")])
 
 

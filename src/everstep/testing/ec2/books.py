@@ -111,6 +111,7 @@ class Machine:
         price_usd_per_h: what it is billed at.
         doom: when the vendor takes it back, and why; None = not announced.
         rebalance_at: since when a rebalance recommendation is in force.
+        maintenance: scheduled events, as the metadata service tells them.
         ends_at, gone_at: shutting-down and terminated from then on.
     """
 
@@ -141,6 +142,7 @@ class Machine:
     reason_code: str = ""
     reason: str = ""
     disks: list[str] = field(default_factory=list)
+    maintenance: list[dict[str, str]] = field(default_factory=list)
 
     def state(self, now: float) -> str:
         """As ``InstanceStateName``."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 from everstep.testing.ec2 import meter
 from everstep.testing.ec2.cloud import Cloud
 from everstep.testing.ec2.faults import Fault, Faults
+from everstep.testing.ec2.identity import Signer
 from everstep.testing.ec2.market import SMALL_WORLD, Timing, World
+from everstep.testing.ec2.metadata import Metadata
 from everstep.testing.ec2.paper import Paper
 from everstep.testing.ec2.server import Server
 
@@ -43,6 +46,8 @@ class FakeEc2:
         self.cloud = Cloud(world, timing or Timing(), Paper(), rng=Random(seed), now=now)
         self.faults = Faults(throttle=throttle, now=now)
         self.server = Server(self.cloud, self.faults, access_keys=access_keys, port=port)
+        self.signer = Signer()
+        self.metadata = Metadata(self.cloud, self.server.lock, self.signer)
 
     @property
     def url(self) -> str:
@@ -59,10 +64,12 @@ class FakeEc2:
     def start(self) -> None:
         """Serves."""
         self.server.start()
+        self.metadata.start()
 
     def stop(self) -> None:
         """Serves no more; the books stay."""
         self.server.stop()
+        self.metadata.stop()
 
     # --- make it misbehave -------------------------------------------------------------------------------------------
 
@@ -99,6 +106,13 @@ class FakeEc2:
         """A rebalance recommendation: the machine runs a higher risk of interruption."""
         with self.server.lock:
             self.cloud.machines[instance].rebalance_at = self.cloud.now()
+
+    def schedule_maintenance(self, instance: str, *, at: float, code: str = "system-maintenance") -> None:
+        """A scheduled event; ``at`` in UTC seconds."""
+        with self.server.lock:
+            when = datetime.fromtimestamp(int(at), UTC).strftime("%d %b %Y %H:%M:%S GMT")
+            event = {"Code": code, "Description": code, "EventId": f"instance-event-{instance}", "State": "active"}
+            self.cloud.machines[instance].maintenance.append({**event, "NotBefore": when, "NotAfter": when})
 
     def lose(self, instance: str) -> None:
         """The host dies without notice."""

@@ -130,6 +130,7 @@ class Paper:
             data = self.backend(region)._get_template_from_args(named).data
         except Exception as error:
             raise Refused("InvalidLaunchTemplateId.NotFound", str(error)) from None
+        data = {key: value for key, value in data.items() if value not in (None, {}, [])}
         return {**data, **p, "TagSpecifications": p.get("TagSpecifications") or data.get("TagSpecifications", [])}
 
     @staticmethod

@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -103,12 +104,14 @@ class Server:
     Attributes:
         calls: what was called: instant, region, operation, parameters (``None`` if they did not fit the model).
         refused: code and message of every refused request.
+        crashes: what went wrong in the fake itself.
     """
 
     def __init__(self, cloud: Cloud, faults: Faults, *, access_keys: frozenset[str] | None, port: int = 0) -> None:
         """Args: access_keys: those that may call; None = any; port: 0 = a free one."""
         self.calls: deque[tuple[float, str, str, dict[str, Any] | None]] = deque(maxlen=_LOG_LENGTH)
         self.refused: deque[tuple[str, str]] = deque(maxlen=_LOG_LENGTH)
+        self.crashes: list[str] = []
         self.lock = threading.RLock()
         self._cloud = cloud
         self._faults = faults
@@ -143,6 +146,10 @@ class Server:
         except _Cut:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             return []
+        except Exception:
+            # A fault of the fake, not of the caller: tests look at ``crashes``.
+            self.crashes.append(traceback.format_exc())
+            status, body = 500, _xml_fault(Refused("InternalError", "the fake crashed"))
         data = body.encode()
         kind = "application/x-amz-json-1.1" if json_protocol else "text/xml;charset=UTF-8"
         start_response(f"{status} .", [("Content-Type", kind), ("Content-Length", str(len(data)))])

@@ -1,0 +1,160 @@
+"""The instance metadata service of the fake's machines, version 2 of its protocol.
+
+Every machine has a base URL of its own, ``http://127.0.0.1:PORT/i-0123...``, that stands for
+``http://169.254.169.254``. As EC2 has it
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html): a token by PUT with its life in
+a header, 1 to 21,600 seconds; without a good token 401 where the machine demands tokens; 403 for a PUT that
+came through a proxy; 404 for what is not announced, and for everything once the machine is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from everstep.testing.ec2.books import Machine
+from everstep.testing.ec2.cloud import Cloud
+from everstep.testing.ec2.identity import Signer, document_of
+
+_TTL = "X-aws-ec2-metadata-token-ttl-seconds"
+_TOKEN = "X-aws-ec2-metadata-token"
+_LONGEST_TTL_S = 21_600
+Answer = tuple[int, str, dict[str, str]]
+
+
+class Metadata:
+    """Serves the metadata of every machine of a cloud.
+
+    Attributes:
+        asked: machine, method, path and status of every request.
+    """
+
+    def __init__(self, cloud: Cloud, lock: threading.RLock, signer: Signer) -> None:
+        """Args: lock: held around each look into the books."""
+        self.asked: list[tuple[str, str, str, int]] = []
+        self._cloud = cloud
+        self._lock = lock
+        self._signer = signer
+        self._tokens: dict[str, tuple[str, float]] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self._answer("GET")
+
+            def do_PUT(self) -> None:
+                self._answer("PUT")
+
+            def _answer(self, method: str) -> None:
+                status, body, headers = outer.answer(method, self.path, dict(self.headers.items()))
+                data = body.encode()
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(data)), "Server": "EC2ws"}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self._url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), name="metadata", daemon=True)
+
+    def url(self, instance: str) -> str:
+        """Base URL of a machine's own service."""
+        return f"{self._url}/{instance}"
+
+    def start(self) -> None:
+        """Serves in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serves no more."""
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+    def forget_tokens(self) -> None:
+        """No token that was given out is good any more."""
+        self._tokens.clear()
+
+    # --- one request -------------------------------------------------------------------------------------------------
+
+    def answer(self, method: str, path: str, headers: dict[str, str]) -> Answer:
+        """Status, body and headers for a request."""
+        _, instance, rest = [*path.split("/", 2), "", ""][:3]
+        with self._lock:
+            self._cloud.settle()
+            machine = self._cloud.machines.get(instance)
+            found = self._look(machine, method, "/" + rest, {k.lower(): v for k, v in headers.items()})
+        self.asked.append((instance, method, "/" + rest, found[0]))
+        return found
+
+    def _look(self, machine: Machine | None, method: str, path: str, headers: dict[str, str]) -> Answer:
+        now = self._cloud.now()
+        if machine is None or machine.state(now) == "terminated":
+            return 404, "", {}
+        if method == "PUT":
+            return self._give_token(machine, path, headers)
+        token = headers.get(_TOKEN.lower())
+        if token is None and machine.metadata_tokens == "required":
+            return 401, "", {}
+        if token is not None:
+            owner, until = self._tokens.get(token, ("", 0.0))
+            if owner != machine.id or now >= until:
+                return 401, "", {}
+        value = self._value(machine, path.rstrip("/") or "/")
+        return (404, "", {}) if value is None else (200, value, {"Content-Type": "text/plain"})
+
+    def _give_token(self, machine: Machine, path: str, headers: dict[str, str]) -> Answer:
+        if path != "/latest/api/token":
+            return 405, "", {}
+        if "x-forwarded-for" in headers:
+            return 403, "", {}
+        ttl = headers.get(_TTL.lower(), "")
+        if not ttl.isdigit() or not 1 <= int(ttl) <= _LONGEST_TTL_S:
+            return 400, "", {}
+        token = secrets.token_urlsafe(40)
+        self._tokens[token] = (machine.id, self._cloud.now() + int(ttl))
+        return 200, token, {_TTL: ttl}
+
+    def _value(self, machine: Machine, path: str) -> str | None:
+        """What a path says; None if there is nothing."""
+        document = document_of(machine, self._cloud.paper.account)
+        plain = {
+            "/latest/meta-data/ami-id": machine.image,
+            "/latest/meta-data/instance-id": machine.id,
+            "/latest/meta-data/instance-life-cycle": "spot" if machine.spot else "on-demand",
+            "/latest/meta-data/instance-type": machine.kind,
+            "/latest/meta-data/local-ipv4": machine.address,
+            "/latest/meta-data/placement/availability-zone": machine.zone,
+            "/latest/meta-data/placement/region": machine.region,
+            "/latest/user-data": machine.user_data or None,
+            "/latest/dynamic/instance-identity/document": document,
+            "/latest/meta-data/events/maintenance/scheduled": json.dumps(machine.maintenance),
+        }
+        if path in plain:
+            return plain[path]
+        if path == "/latest/dynamic/instance-identity/signature":
+            return self._signer.signature(document)
+        if path == "/latest/dynamic/instance-identity/rsa2048":
+            return self._signer.rsa2048(document)
+        if path == "/latest/meta-data/events/recommendations/rebalance" and machine.rebalance_at is not None:
+            return json.dumps({"noticeTime": _stamp(machine.rebalance_at)})
+        if machine.doom is not None and path == "/latest/meta-data/spot/instance-action":
+            return json.dumps({"action": "terminate", "time": _stamp(machine.doom[0])})
+        if machine.doom is not None and path == "/latest/meta-data/spot/termination-time":
+            return _stamp(machine.doom[0])
+        return None
+
+
+def _stamp(at: float) -> str:
+    return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
