@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from html import escape
 
@@ -123,11 +124,20 @@ def _quantile(ordered: Sequence[float], fraction: float) -> float:
 def _axis(drawing: Drawing, x: Callable[[float], float], ends: tuple[float, float], y: float, unit: str) -> None:
     low, high = ends
     drawing.line([(x(low), y), (x(high), y)], colour="#9ca3af")
-    for part in range(6):
-        value = low + (high - low) * part / 5
+    for value in _ticks(low, high):
         drawing.line([(x(value), y), (x(value), y + 4)], colour="#9ca3af")
         drawing.words(x(value), y + 17, f"{value:.4g}", anchor="middle", size=11)
-    drawing.words(_WIDTH - 4, y + 17, unit, anchor="end", size=11)
+    drawing.words(_LEFT - 8, y + 17, unit, anchor="end", size=11)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the ends, about five."""
+    span = high - low
+    if span <= 0:
+        return [low]
+    power = 10.0 ** math.floor(math.log10(span / 5))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power * 5 >= span * (1 - 1e-9))
+    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def _timeline(lanes: Sequence[Lane]) -> str:
