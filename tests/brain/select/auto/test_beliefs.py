@@ -24,13 +24,14 @@ def view(at_h: float, *ups: bool | None) -> View:
 
 def test_the_past_is_counted_as_if_it_had_been_watched() -> None:
     views = [view(-10, True, False), view(-8, True, False), view(-4, False, True), view(-1, False, False)]
-    before = Seen.of(views)
-    assert before is not None
-    seen = before.after(situation(0.0, True, False))
+    before = list(Seen.each(views))
+    # A view in which nothing is new is no change.
+    assert [one.at_s / HOUR for one in before] == [-10, -4, -1]
+    seen = before[-1].after(situation(0.0, True, False))
     one = Observed.begin(-10 * HOUR, True, age_s=FIRST_AGE_S).watched(-4 * HOUR, False)
     two = Observed.begin(-10 * HOUR, False, age_s=FIRST_AGE_S).watched(-4 * HOUR, True).watched(-HOUR, False)
     both = Observed.begin(-10 * HOUR, True, age_s=FIRST_AGE_S).watched(-HOUR, False).watched(0.0, True)
-    assert Seen.of([]) is None
+    assert not list(Seen.each([]))
     for found, expected in zip((*seen.places, seen.any_place), (one.watched(0.0, True), two, both), strict=True):
         assert found is not None
         lived = expected.watched(0.0, found.up)
@@ -51,8 +52,7 @@ def test_a_place_not_looked_at_is_not_counted_and_then_its_flip_is_put_in_the_mi
 
 
 def test_the_prospect_is_the_cheapest_place_where_it_is_always_up() -> None:
-    before = Seen.of([view(-400, True, True, True)])
-    assert before is not None
+    (before,) = Seen.each([view(-400, True, True, True)])
     now = situation(0.0, True, True, True)
     found = prospect(now, before.after(now))
     assert found is not None

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from everstep.brain.select.auto import Auto
+from everstep.brain.select.auto.policy import Kept
 from everstep.brain.select.course import Memory, Mode, Place, Situation, Standing, View
 
 HOUR = 3600.0
@@ -149,3 +150,23 @@ def test_the_same_situation_and_memory_give_the_same_course() -> None:
 
 def test_a_place_that_nobody_looked_at_may_be_tried() -> None:
     assert Auto().steer(situation(place(up=None)), None).mode is Mode.SPOT
+
+
+def test_asked_anew_with_the_past_alone_it_plans_as_if_it_had_a_memory() -> None:
+    """Live, the memory is made again at each decision; the programme is not solved again for that."""
+    auto = Auto()
+    past = [(-50 * HOUR, True), (-9 * HOUR, False)]
+    asked = situation(place(up=False))
+    course = auto.steer(asked, recalled(asked.places, past))
+    for at_h, up in ((1, True), (3, False), (5, True)):
+        later = replace(asked, now_s=at_h * HOUR, places=(place(up=up),))
+        anew = auto.steer(later, recalled(asked.places, past))
+        assert isinstance(anew.memory, Kept)
+        assert anew.memory.plan.began_s == (0.0 if at_h < 4 else 4 * HOUR)
+        assert anew.mode is (Mode.SPOT if up else Mode.IDLE)
+        past.append((at_h * HOUR, up))
+    first = course.memory
+    assert isinstance(first, Kept)
+    again = auto.steer(replace(asked, now_s=HOUR, places=(place(),)), recalled(asked.places, past[:2])).memory
+    assert isinstance(again, Kept)
+    assert again.plan == first.plan

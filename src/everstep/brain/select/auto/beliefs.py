@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from everstep.brain.forecast.availability import BUILT_IN, Observed, Prior, Rates, pooled_rates
@@ -35,8 +35,8 @@ class Seen:
     any_place: Observed
 
     @classmethod
-    def of(cls, views: Iterable[View]) -> Seen | None:
-        """What was seen before the job began; None without any view."""
+    def each(cls, views: Iterable[View]) -> Iterator[Seen]:
+        """What had been seen at each change of the past, oldest first."""
         seen: Seen | None = None
         ups: list[bool | None] = []
         for view in views:
@@ -44,7 +44,7 @@ class Seen:
             if now != ups:
                 ups = now
                 seen = cls._begun(view.now_s, ups) if seen is None else seen._at(view.now_s, ups)
-        return seen
+                yield seen
 
     @classmethod
     def first(cls, situation: Situation) -> Seen:
@@ -54,6 +54,10 @@ class Seen:
     def after(self, situation: Situation) -> Seen:
         """With what this situation shows."""
         return self._at(situation.now_s, [usable(place) for place in situation.places])
+
+    def lived(self, at_s: float) -> Seen:
+        """If nothing changed until then."""
+        return self._at(at_s, [None if one is None else one.up for one in self.places])
 
     @classmethod
     def _begun(cls, now_s: float, ups: list[bool | None]) -> Seen:

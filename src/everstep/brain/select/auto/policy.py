@@ -7,12 +7,12 @@ course, so that asking more often changes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from everstep.brain.select import rough
 from everstep.brain.select.auto.beliefs import Seen, prospect
-from everstep.brain.select.auto.problem import PERIOD_S, STEP_S, Problem
+from everstep.brain.select.auto.problem import MOST_SLACK_S, PERIOD_S, STEP_S, Problem
 from everstep.brain.select.auto.weighing import Plan, Weighing, left_and_slack_s
 from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Situation, View
 from everstep.brain.select.net import crunch_at
@@ -34,6 +34,13 @@ class Kept:
     course: Course
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The memory to begin with: what had been seen at each change of the past, oldest first."""
+
+    seen: tuple[Seen, ...]
+
+
 class Auto:
     """See the package and the module."""
 
@@ -41,7 +48,7 @@ class Auto:
 
     def recall(self, views: Iterable[View]) -> Memory:
         """See ``Learner``."""
-        return Seen.of(views)
+        return Recalled(tuple(Seen.each(views)))
 
     def steer(self, situation: Situation, memory: Memory) -> Course:
         """See ``Policy``."""
@@ -58,11 +65,12 @@ class Auto:
             and (standing.mode, standing.place) == (held.course.mode, held.course.place)
         ):
             return replace(held.course, memory=held, wake_at=held.look_at)
-        known = held.seen if held is not None else memory if isinstance(memory, Seen) else None
+        recalled = memory.seen if isinstance(memory, Recalled) else ()
+        known = held.seen if held is not None else recalled[-1] if recalled else None
         seen = Seen.first(situation) if known is None else known.after(situation)
-        plan = None if held is None else held.plan
+        plan = held.plan if held is not None else _plan_under_way(situation, recalled)
         if plan is None or situation.now_s >= plan.until_s - INSTANT_S:
-            plan = _plan(situation, seen)
+            plan = _plan(situation, seen, *left_and_slack_s(situation))
         if plan is None:
             return _without_spot(situation)
         course = Weighing(situation, seen, plan).course()
@@ -71,11 +79,33 @@ class Auto:
         return replace(course, wake_at=look_at, memory=Kept(seen, plan, look_at, market, course))
 
 
-def _plan(situation: Situation, seen: Seen) -> Plan | None:
+def _plan_under_way(situation: Situation, recalled: Sequence[Seen]) -> Plan | None:
+    """The plan of a job that is asked anew each time, with no memory but the past (live it is so).
+
+    It is that of the latest instant at which a job with a memory would have solved the programme, from what had been
+    seen then: the same at each decision until the next such instant, so that its solution is found again.
+    """
+    passed_s, at_s = situation.now_s - situation.began_s, 0.0
+    while at_s + _period_s(at_s) <= passed_s:
+        at_s += _period_s(at_s)
+    at_s += situation.began_s
+    before = [seen for seen in recalled if seen.at_s <= at_s]
+    slack_s = situation.deadline_s - situation.began_s - situation.work_s
+    if passed_s <= 0.0 or not before or not 0.0 < slack_s <= MOST_SLACK_S:
+        return None
+    return _plan(situation, before[-1].lived(at_s), situation.deadline_s - at_s, slack_s)
+
+
+def _period_s(passed_s: float) -> float:
+    """How long a solution serves. Early on, the next hours double what is known."""
+    return min(max(passed_s, _FIRST_S), PERIOD_S)
+
+
+def _plan(situation: Situation, seen: Seen, left_s: float, slack_s: float) -> Plan | None:
+    """As of ``seen``, at today's prices."""
     view = prospect(situation, seen)
     if view is None:
         return None
-    left_s, slack_s = left_and_slack_s(situation)
     steady = rough.cheapest_on_demand(situation)
     steady_usd_per_h = _NO_ON_DEMAND * view.spot_usd_per_h
     if steady is not None:
@@ -90,9 +120,7 @@ def _plan(situation: Situation, seen: Seen) -> Plan | None:
         step_s=max(STEP_S, situation.tick_s),
         drop_per_h=view.drop_per_h,
     )
-    # Early on, the next hours double what is known.
-    period_s = min(max(situation.now_s - situation.began_s, _FIRST_S), PERIOD_S)
-    return Plan(view, problem, situation.now_s, situation.now_s + period_s)
+    return Plan(view, problem, seen.at_s, seen.at_s + _period_s(seen.at_s - situation.began_s))
 
 
 def _crunch(situation: Situation, memory: Memory) -> Course | None:
