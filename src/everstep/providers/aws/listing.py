@@ -164,7 +164,6 @@ class Listing:
         for machine in machines:
             self._region_of[machine["InstanceId"]] = region
             found.append(self._machine(machine, reclaimed_at))
-        living = {r.id for r in found if r.alive}
         self._spot_alive = {i for i in self._spot_alive if self._region_of.get(i) != region}
         self._spot_alive |= {r.id for r in found if r.alive and r.market is Market.SPOT}
         listed = {v["VolumeId"] for v in disks}
@@ -172,7 +171,7 @@ class Listing:
         disks += [v for v in mine if v["VolumeId"] not in listed and tags.of(v).get(tags.DEPLOYMENT) == deployment]
         if disks:
             usd = await self._disk_price(region)
-            found += [r for v in disks if (r := self._disk(v, living, usd)) is not None]
+            found += [r for v in disks if (r := _disk(v, usd)) is not None]
         return found
 
     async def _spot_ends(self, deployment: DeploymentId, region: str) -> dict[str, float]:
@@ -224,28 +223,29 @@ class Listing:
             self._ended[resource.id] = resource
         return resource
 
-    def _disk(self, disk: dict[str, Any], living: set[str], usd_per_gib_h: float) -> ProviderResource | None:
-        marks = tags.of(disk)
-        holders = [a["InstanceId"] for a in disk.get("Attachments", []) if a.get("State") != "detached"]
-        if tags.VOLUME not in marks and any(h in living for h in holders):
-            return None
-        size_gib = float(disk["Size"])
-        return ProviderResource(
-            kind=ResourceKind.VOLUME,
-            id=disk["VolumeId"],
-            deployment=DeploymentId(marks[tags.DEPLOYMENT]),
-            job=JobId(marks[tags.JOB]) if tags.JOB in marks else None,
-            launch_no=None,
-            token=None,
-            zone=disk["AvailabilityZone"],
-            machine_type="",
-            market=Market.ON_DEMAND,
-            alive=disk["State"] not in ("deleting", "deleted"),
-            started_at=disk["CreateTime"].timestamp(),
-            attached_to=InstanceId(holders[0]) if holders else None,
-            price_usd_per_h=usd_per_gib_h * size_gib,
-            size_gib=size_gib,
-        )
+
+def _disk(disk: dict[str, Any], usd_per_gib_h: float) -> ProviderResource | None:
+    marks = tags.of(disk)
+    attached = [a for a in disk.get("Attachments", []) if a.get("State") != "detached"]
+    if tags.VOLUME not in marks and any(a.get("DeleteOnTermination") for a in attached):
+        return None  # goes with its machine
+    size_gib = float(disk["Size"])
+    return ProviderResource(
+        kind=ResourceKind.VOLUME,
+        id=disk["VolumeId"],
+        deployment=DeploymentId(marks[tags.DEPLOYMENT]),
+        job=JobId(marks[tags.JOB]) if tags.JOB in marks else None,
+        launch_no=None,
+        token=None,
+        zone=disk["AvailabilityZone"],
+        machine_type="",
+        market=Market.ON_DEMAND,
+        alive=disk["State"] not in ("deleting", "deleted"),
+        started_at=disk["CreateTime"].timestamp(),
+        attached_to=InstanceId(attached[0]["InstanceId"]) if attached else None,
+        price_usd_per_h=usd_per_gib_h * size_gib,
+        size_gib=size_gib,
+    )
 
 
 def _end_of(reason: str) -> InstanceEnd | None:
