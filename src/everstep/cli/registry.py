@@ -58,6 +58,7 @@ COMMANDS: dict[str, Entry] = {
         Entry("exec", "exec:exec_", "Run a command on every machine of a job.", _STEER),
         Entry("offers", "offers:offers", "List what can be leased now.", _PLACE),
         Entry("sim", "sim:app", "What would this have cost? Policies over recorded traces.", _PLACE),
+        Entry("estimate", "estimate:estimate", "What will a task cost, by when, how surely?", _PLACE),
         Entry("prices", "prices:app", "What machines cost over time, by zone: list or draw it.", _PLACE),
         Entry("server", "server:app", "Start, stop or look at the server.", _PLACE),
         Entry("local", "local:app", "Machines of the cloud in a box, and faults on command.", _PLACE),
