@@ -64,7 +64,7 @@ def replay(
     if output is Output.TABLE:
         table(rows, _COLUMNS)
         print()
-        facts(_facts(past, journal))
+        facts([*_facts(past, journal), ("unfinished", next((r.stuck for r in rows if r.stuck), ""))])
     else:
         document(_document(past, journal, rows), output)
 
@@ -76,7 +76,10 @@ def _facts(past: Past, journal: Path) -> list[tuple[str, str]]:
     return [
         ("world", f"{journal}: capacity as its jobs saw it, delays as they measured them"),
         ("jobs", f"{len(past.states)} replayed" + (f", {len(past.left_out)} left out" if past.left_out else "")),
-        ("pool-hours", f"{market.pool_h:.1f} of spot, {100 * market.unseen_share:.0f} % observed by nobody"),
+        (
+            "pool-hours",
+            f"{market.pool_h * past.scale:.1f} of spot, {100 * market.unseen_share:.0f} % observed by nobody",
+        ),
         ("filled", FILLED),
         ("left out", ", ".join(market.left_out)),
     ]
@@ -91,8 +94,8 @@ def _document(past: Past, journal: Path, rows: list[Comparison]) -> dict[str, An
         "report": "sim replay",
         "mode": "realistic, on capacity as a journal saw it",
         "journal": str(journal),
-        "pool_h": past.market.pool_h,
-        "unseen_h": past.market.unseen_h,
+        "pool_h": past.market.pool_h * past.scale,
+        "unseen_h": past.market.unseen_h * past.scale,
         "unseen_share": past.market.unseen_share,
         "filled": FILLED,
         "pools_left_out": list(past.market.left_out),

@@ -99,6 +99,22 @@ def test_a_provider_that_counts_tells_of_pools_that_were_not_taken() -> None:
     assert market.left_out == ("c p3.2xlarge",)
 
 
+def test_a_machine_that_is_taken_is_a_loss_though_the_pool_has_room_again_at_once() -> None:
+    def room(at: float) -> Line:
+        return Line(JOB, Decided(candidates=(Candidate("cloud/a/p3.2xlarge/spot", 1.0, 1.0, "possible"),)), START + at)
+
+    lines = [
+        intended(0.0, 1, offer("a", available=2)),
+        given(2.0, 1),
+        ended(HOUR, 1),
+        room(HOUR + 1.0),
+        room(HOUR + 61.0),
+    ]
+    (a,) = rebuild(watched(lines, START + 2 * HOUR), START, START + 2 * HOUR, enough=9).lots
+    assert a.spot is not None
+    assert [a.spot.count(START + at) for at in (HOUR - 1, HOUR + 30, HOUR + 61)] == [2, 0, 1]
+
+
 def journal_of(played: Played, path: Path) -> Path:
     rows = []
     for line in played.journal:

@@ -44,10 +44,21 @@ class Past:
     shared: bool
     provider: str
 
+    @property
+    def scale(self) -> float:
+        """Market seconds per second of the clock."""
+        return self.conditions.billing.time_scale
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All jobs under one policy; ``results`` by job."""
+    """All jobs under one policy.
+
+    Attributes:
+        mean_finish_h: from submission to the end, market hours; None = nobody finished.
+        stuck: why the first one that did not finish did not.
+        results: by job; hours of the clock.
+    """
 
     policy: str
     cost_usd: float
@@ -56,6 +67,7 @@ class Comparison:
     missed: int
     preemptions: int
     results: Mapping[JobId, Result]
+    stuck: str = ""
 
 
 def read_past(path: Path) -> Past:
@@ -114,7 +126,7 @@ def recorded(past: Past, tariff: Tariff) -> Comparison:
             overhead_h={cause: seconds / 3600.0 for cause, seconds in ledger.overhead.items()},
             spells=(),
         )
-    return _compared(RECORDED, found)
+    return _compared(RECORDED, found, past)
 
 
 def replay(past: Past, policy: str, tariff: Tariff, *, seed: int = 0) -> Comparison:
@@ -136,7 +148,7 @@ def replay(past: Past, policy: str, tariff: Tariff, *, seed: int = 0) -> Compari
         entry.job: result_of(played, entry.job, entry.task.policy or policy, tariff=tariff, seed=seed)
         for entry in entries
     }
-    return _compared(policy or "(each its own)", results)
+    return _compared(policy or "(each its own)", results, past)
 
 
 def _entry(state: JobState, policy: str, *, merged: bool) -> Entry:
@@ -156,8 +168,9 @@ def _anywhere(group: SlotGroup) -> SlotGroup:
     return replace(group, machine=replace(group.machine, places=places))
 
 
-def _compared(policy: str, results: Mapping[JobId, Result]) -> Comparison:
-    finished = [r.finish_h for r in results.values() if r.finish_h is not None]
+def _compared(policy: str, results: Mapping[JobId, Result], past: Past) -> Comparison:
+    finished = [r.finish_h * past.scale for r in results.values() if r.finish_h is not None]
+    stuck = next((f"{job} under {policy}: {r.why}" for job, r in results.items() if r.finish_h is None), "")
     return Comparison(
         policy=policy,
         cost_usd=sum(r.cost_usd for r in results.values()),
@@ -166,6 +179,7 @@ def _compared(policy: str, results: Mapping[JobId, Result]) -> Comparison:
         missed=sum(not r.deadline_met for r in results.values()),
         preemptions=sum(r.preemptions for r in results.values()),
         results=results,
+        stuck=stuck,
     )
 
 
@@ -211,8 +225,16 @@ def _notice_s(m: InstanceState) -> float:
     return m.notice_deadline - m.notice_at
 
 
-def _work(state: JobState) -> Workload:
+def _usual(state: JobState) -> Workload:
+    """Where nothing was measured: the usual delays, on the clock of the machines."""
+    scale = max((m.offer.billing.time_scale for m in state.instances.values()), default=1.0)
     usual = Workload(steps=1)
+    names = ("setup_s", "start_s", "restore_s", "save_s", "stall_s", "crash_s")
+    return replace(usual, **{name: getattr(usual, name) / scale for name in names})
+
+
+def _work(state: JobState) -> Workload:
+    usual = _usual(state)
     attempts: Sequence[AttemptState] = state.attempts
     machines = state.instances.values()
     saves = [save for a in attempts for save in a.saves]

@@ -32,6 +32,9 @@ from everstep.sim.world.supply import Lot, Steps
 VALID_S = 1800.0
 """For how long a sighting counts as an observation: as long as a pool cools down by default."""
 
+_TAKEN_S = 60.0
+"""A machine that was taken is a loss to whoever is there in a replay, also where the pool had room again at once."""
+
 
 @dataclass(slots=True)
 class Watched:
@@ -72,6 +75,7 @@ class _Reader:
         self._kinds = {offer.machine.name: offer for offer in taken}
         self._regions = {offer.zone: offer.region for offer in taken}
         self._names: dict[str, Pool] = {}
+        self._taken_at: dict[Pool, float] = {}
         self.held: dict[Pool, dict[InstanceId, float]] = {}
         self._launches: dict[tuple[JobId, LaunchToken], Offer] = {}
         self._pool_of: dict[InstanceId, Pool] = {}
@@ -106,7 +110,7 @@ class _Reader:
         pool.offer = offer
         pool.prices.append((at, offer.price_usd_per_h))
         if offer.available is not None:
-            self._saw(offer.pool, at, offer.available + self._count(offer.pool))
+            self._heard(offer.pool, at, offer.available + self._count(offer.pool))
 
     def _left(self, instance: InstanceId, at: float, *, taken: bool, until: float) -> None:
         pool = self._pool_of.get(instance)
@@ -115,6 +119,7 @@ class _Reader:
             return
         self.pools[pool].holds.append((since, until))
         if taken:
+            self._taken_at[pool] = at
             self._saw(pool, at, self._count(pool))
 
     def _count(self, pool: Pool) -> int:
@@ -141,12 +146,17 @@ class _Reader:
         if pool.provider in self._telling and candidate.verdict == _NO_ROOM:
             self._saw(pool, at, self._count(pool))
         elif pool.provider in self._telling and candidate.verdict.startswith(_ROOM):
-            self._saw(pool, at, self._count(pool) + 1)
+            self._heard(pool, at, self._count(pool) + 1)
 
     def _saw(self, pool: Pool, at: float, count: int | None) -> None:
         if pool.market is Market.SPOT:
             seen = self.pools[pool].sightings
             seen.append((max(at, seen[-1][0]) if seen else at, count))
+
+    def _heard(self, pool: Pool, at: float, count: int) -> None:
+        """A count that the provider tells; right after it took a machine it says nothing about that machine's place."""
+        if at >= self._taken_at.get(pool, -_TAKEN_S) + _TAKEN_S:
+            self._saw(pool, at, count)
 
 
 _NO_ROOM = "no capacity"
