@@ -162,8 +162,9 @@ class Weighing:
         return costs[self.present] - costs[best] > 3.0 * d_s / 3600.0 * self.plan.view.spot_usd_per_h
 
     def _reason(self, costs: dict[Action, float], best: Action) -> str:
-        other = min((usd for action, usd in costs.items() if action != best), default=math.inf)
-        second = "nothing else is to be had" if math.isinf(other) else f"${other:.2f} otherwise"
+        others = [(usd, mode.value.replace("_", "-")) for (mode, _), usd in costs.items() if mode is not best[0]]
+        usd, mode = min(others, default=(math.inf, ""))
+        second = "nothing else is to be had" if math.isinf(usd) else f"{mode} ${usd:.2f}"
         waits_for = self.waits_for if best[0] is Mode.IDLE else ""
         hours = self.slack_s / 3600.0
         return f"{waits_for}${costs[best]:.2f} expected to come, {second}; {hours:.1f} h of slack"

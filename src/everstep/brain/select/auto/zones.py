@@ -60,10 +60,11 @@ def patience_usd_per_h(
 ) -> float:
     """What an hour of waiting for better places gains against the best that is up; its slack is not counted.
 
-    Each place that is down comes back with its hazard, and then saves what its J is below the least of those up.
+    A place that is down comes back with its hazard, and then saves what its J is below the least of those up. Places of
+    one region come back together, so only the best of each region counts.
     """
     least = min(indices.values())
-    gain = 0.0
+    gains: dict[str, float] = {}
     for number, place in enumerate(situation.places):
         one = seen.places[number]
         if number in indices or one is None or place.spot_usd_per_h is None:
@@ -71,8 +72,9 @@ def patience_usd_per_h(
         saved = least - index_usd(situation, number, view, seen, other)
         if saved > 0.0:
             age_h = one.age_h(situation.now_s)
-            gain += saved * view.rates[number].back.between(age_h, age_h + _SOON_H) / _SOON_H
-    return gain
+            gain = saved * view.rates[number].back.between(age_h, age_h + _SOON_H) / _SOON_H
+            gains[place.region] = max(gain, gains.get(place.region, 0.0))
+    return sum(gains.values())
 
 
 def mean_up_h(situation: Situation, number: int, view: Prospect, seen: Seen) -> float:
