@@ -93,10 +93,17 @@ def test_more_time_never_makes_it_dearer_in_the_mean() -> None:
 
 def test_a_record_teaches_state_age_and_counts() -> None:
     up = np.asarray([True] * 12 + [False] * 6 + [True] * 3)
-    sight = sighted(up, 600.0)
+    sight = sighted(up, 600.0, half_life_h=None)
     assert (sight.up, sight.age_h) == (True, 0.5)
     assert sight.seen is not None
     assert sum(sight.seen.up_runs.events) == 1.0
     assert sum(sight.seen.down_runs.events) == 1.0
     assert sum(sight.seen.up_runs.exposure_h) == pytest.approx(2.5)
     assert sum(sight.seen.down_runs.exposure_h) == pytest.approx(1.0)
+
+
+def test_what_was_long_ago_counts_less() -> None:
+    early, late = (np.repeat([up, not up] * 6 + [up] * 30, 6) for up in (True, True))
+    late = late[::-1].copy()
+    kept = [sum(one.seen.up_runs.events) for up in (early, late) if (one := sighted(up, 1200.0)).seen is not None]
+    assert kept[0] < kept[1]

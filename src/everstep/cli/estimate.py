@@ -73,6 +73,7 @@ _COLUMNS = (
 
 def estimate(
     task: Annotated[Path, typer.Argument(metavar="TASK.yaml", help="Its `work` says how much there is to do.")],
+    *,
     policy: Annotated[list[str] | None, typer.Option("--policy", help="May be given several times.")] = None,
     deadline: Annotated[
         list[str] | None, typer.Option("--deadline", metavar="DURATION", help="What if it were this? Several times.")
