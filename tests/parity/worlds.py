@@ -148,7 +148,7 @@ SEAM = tuple(
         faults=(_fault(26.0173, PREEMPT, "rank:0"),),
         until=420.0,
     )
-    for policy in ("spot_only", "spell", "incl", "uniform_progress", "failover", "cheapest", "utility")
+    for policy in ("spot_only", "spell", "incl", "uniform_progress", "failover", "cheapest", "utility", "auto")
 )
 _LONG = {JOB: TrainingScript(steps=200)}
 _DROUGHT = (MarketAt(0.0, PLENTY), MarketAt(25.0, ON_DEMAND_ONLY), MarketAt(90.0, PLENTY))

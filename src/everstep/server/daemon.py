@@ -37,6 +37,7 @@ from everstep.server.files import Files
 from everstep.server.logs import LogBook
 from everstep.server.options import Options, parse
 from everstep.server.pauses import keep_pauses_short
+from everstep.server.policies import selectors
 from everstep.server.secrets import SecretFiles
 from everstep.server.serving import serve
 from everstep.server.submissions import Submissions
@@ -132,6 +133,7 @@ class Server:
             server_url=lambda: options.advertise or self.url,
             vault=secrets,
             ca_sha256=fingerprint,
+            selectors=selectors(),
             clock=clock,
             exclusive=not options.store,
             high_water=None if options.store else HighWater(home.path / "journal.high"),
