@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from everstep.brain.forecast.hazard import (
@@ -54,6 +54,8 @@ def test_to_last_is_to_last_to_an_age_and_then_on(hazard: Hazard, age: float, mo
 def test_a_narrow_interval_is_a_known_moment(hazard: Hazard, age: float) -> None:
     """log(S(a) - S(a + w)) = log density + log w, as w goes to nothing."""
     width = 1e-7
+    # Not across the edge of a piece, where the density jumps.
+    assume(math.isclose(rate_per_h(hazard, age * H), rate_per_h(hazard, (age + width) * H), rel_tol=1e-3))
     narrow = log_likelihood(hazard, Lifetime(age, age + width))
     assert narrow - math.log(width) == pytest.approx(log_likelihood(hazard, lasted(age, True)), abs=2e-2)
 
