@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from botocore.loaders import create_loader
 
 from everstep.model.ids import DeploymentId
 from everstep.providers.aws import AwsProvider
@@ -36,9 +37,14 @@ class MeteredAws(AwsProvider):
         return self.fake.meter(tag=(DEPLOYMENT, deployment))
 
 
+LOADER = create_loader()
+
+
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """boto3's own chain finds these and nothing else."""
+    # Half a second per client goes into reading the model of EC2: once is enough.
+    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret-of-the-test")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

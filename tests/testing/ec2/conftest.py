@@ -8,6 +8,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from botocore.loaders import create_loader
 
 from everstep.testing.ec2 import FakeEc2, Supply, Timing, World
 
@@ -16,9 +17,9 @@ WORLD = World(
     supplies={
         ("us-east-1a", "g4dn.xlarge"): Supply([(0.0, 0.17), (START + 600, 0.30)]),
         ("us-east-1b", "g4dn.xlarge"): Supply([(0.0, 0.19)], spot_room=[(0.0, 2), (START + 900, 1)]),
-        ("us-east-1b", "p3.2xlarge"): Supply([(0.0, 0.95)], on_demand_room=1),
+        ("us-east-1b", "g5.xlarge"): Supply([(0.0, 0.95)], on_demand_room=1),
     },
-    on_demand_usd_per_h={"g4dn.xlarge": 0.526, "p3.2xlarge": 3.06},
+    on_demand_usd_per_h={"g4dn.xlarge": 0.526, "g5.xlarge": 1.006},
 )
 IMAGE = "resolve:ssm:/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
 MakeFake = Callable[..., FakeEc2]
@@ -54,8 +55,13 @@ def machine(zone: str = "us-east-1a", kind: str = "g4dn.xlarge", *, spot: bool =
     return {"ImageId": IMAGE, "InstanceType": kind, "MinCount": 1, "MaxCount": 1, **placed, **market, **more}
 
 
+LOADER = create_loader()
+
+
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    # Half a second per client goes into reading the model of EC2: once is enough.
+    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 

@@ -111,7 +111,7 @@ def test_spot_prices_have_a_past(moto: Any, ec2: Any, time: Time) -> None:
 def test_an_unknown_type_is_refused(moto: Any, ec2: Any) -> None:
     moto.run_instances(**bare(kind="z9.huge"))
     assert code(ec2.run_instances, **machine(kind="z9.huge")) == "InvalidParameterValue"
-    assert code(ec2.run_instances, **machine("us-east-1a", "p3.2xlarge")) == "Unsupported"
+    assert code(ec2.run_instances, **machine("us-east-1a", "g5.xlarge")) == "Unsupported"
 
 
 def test_a_new_machine_is_not_visible_at_once(moto: Any, ec2: Any, time: Time) -> None:
@@ -130,8 +130,8 @@ def test_capacity_ends(ec2: Any, time: Time) -> None:
     for _ in range(2):
         launch(ec2, time, **machine("us-east-1b", spot=True))
     assert code(ec2.run_instances, **machine("us-east-1b", spot=True)) == "InsufficientInstanceCapacity"
-    launch(ec2, time, **machine("us-east-1b", "p3.2xlarge"))
-    assert code(ec2.run_instances, **machine("us-east-1b", "p3.2xlarge")) == "InsufficientInstanceCapacity"
+    launch(ec2, time, **machine("us-east-1b", "g5.xlarge"))
+    assert code(ec2.run_instances, **machine("us-east-1b", "g5.xlarge")) == "InsufficientInstanceCapacity"
 
 
 def test_a_bid_below_the_price_is_refused(moto: Any, ec2: Any) -> None:

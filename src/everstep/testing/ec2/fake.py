@@ -43,7 +43,10 @@ class FakeEc2:
         seed: int = 0,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.cloud = Cloud(world, timing or Timing(), Paper(), rng=Random(seed), now=now)
+        paper = Paper()
+        for kind in {kind for _, kind in world.supplies}:
+            paper.vcpus(kind)  # a type that moto's catalog does not have is told now, not in the middle of a test
+        self.cloud = Cloud(world, timing or Timing(), paper, rng=Random(seed), now=now)
         self.faults = Faults(throttle=throttle, now=now)
         self.server = Server(self.cloud, self.faults, access_keys=access_keys, port=port)
         self.signer = Signer()

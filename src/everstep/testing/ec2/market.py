@@ -77,10 +77,10 @@ SMALL_WORLD = World(
     supplies={
         ("us-east-1a", "g4dn.xlarge"): Supply([(0.0, 0.17)]),
         ("us-east-1b", "g4dn.xlarge"): Supply([(0.0, 0.19)]),
-        ("us-east-1a", "p3.2xlarge"): Supply([(0.0, 0.95)]),
+        ("us-east-1a", "g5.xlarge"): Supply([(0.0, 0.41)]),
         ("us-west-2b", "g4dn.xlarge"): Supply([(0.0, 0.21)]),
     },
-    on_demand_usd_per_h={"g4dn.xlarge": 0.526, "p3.2xlarge": 3.06},
+    on_demand_usd_per_h={"g4dn.xlarge": 0.526, "g5.xlarge": 1.006},
 )
 
 

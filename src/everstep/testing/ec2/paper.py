@@ -34,11 +34,13 @@ class Paper:
     # --- machine types -----------------------------------------------------------------------------------------------
 
     def type(self, kind: str) -> dict[str, Any]:
-        """A type as in ``DescribeInstanceTypes``. Raises KeyError if moto's catalog has none of that name."""
+        """A type as in ``DescribeInstanceTypes``. Raises ValueError if moto's catalog has none of that name."""
         if not self._types:
             from moto.ec2.models.instance_types import INSTANCE_TYPES
 
             self._types = dict(INSTANCE_TYPES)
+        if kind not in self._types:
+            raise ValueError(f"moto's catalog has no machine type {kind!r}")
         return self._types[kind]
 
     def vcpus(self, kind: str) -> int:
