@@ -3,13 +3,17 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from everstep.client.home import Home
 from everstep.model.errors import BadInput
 from everstep.providers import load
 from everstep.providers.aws import AwsProvider
+from everstep.server import daemon
+from everstep.server.options import parse
 
 
 @pytest.mark.parametrize(
@@ -49,3 +53,15 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     )
     with pytest.raises(BadInput, match=r"needs boto3, which is not installed; pip install 'everstep\[aws\]'"):
         AwsProvider(["us-east-1"], ["g5.*"])
+
+
+def test_a_server_learns_of_it_from_its_configuration(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.config_file.write_text("providers: {aws: {regions: [us-east-1], types: [g5.xlarge, 'p4d.*']}}\n")
+    options = parse(["--home", str(tmp_path)])
+    (provider,) = daemon._providers(options).values()
+    assert isinstance(provider, AwsProvider)
+    assert provider.settings.types == ("g5.xlarge", "p4d.*")
+    home.config_file.write_text("providers: {aws: {regions: [us-east-1], type: [g5.xlarge]}}\n")
+    with pytest.raises(BadInput, match=r"providers\.aws: .*'types'"):
+        daemon._providers(parse(["--home", str(tmp_path)]))

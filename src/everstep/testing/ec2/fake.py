@@ -27,6 +27,7 @@ class FakeEc2:
         timing: how long things take; the defaults are the vendor's.
         throttle: at the vendor's documented rates.
         access_keys: ids that may call; None = any.
+        allowed: actions that their policy allows, ``ec2:RunInstances``; None = all.
         port: of the API; 0 = a free one.
         seed: of ids.
         now: UTC seconds.
@@ -39,6 +40,7 @@ class FakeEc2:
         *,
         throttle: bool = False,
         access_keys: frozenset[str] | None = None,
+        allowed: frozenset[str] | None = None,
         port: int = 0,
         seed: int = 0,
         now: Callable[[], float] = time.time,
@@ -48,7 +50,7 @@ class FakeEc2:
             paper.vcpus(kind)  # a type that moto's catalog does not have is told now, not in the middle of a test
         self.cloud = Cloud(world, timing or Timing(), paper, rng=Random(seed), now=now)
         self.faults = Faults(throttle=throttle, now=now)
-        self.server = Server(self.cloud, self.faults, access_keys=access_keys, port=port)
+        self.server = Server(self.cloud, self.faults, access_keys=access_keys, allowed=allowed, port=port)
         self.signer = Signer()
         self.metadata = Metadata(self.cloud, self.server.lock, self.signer)
 

@@ -8,6 +8,7 @@ holds the document, base64 without header lines. Whoever checks them needs the c
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from datetime import UTC, datetime, timedelta
 
@@ -24,13 +25,17 @@ _LINE = 64
 
 
 class Signer:
-    """A key and its self-signed certificate, made anew for each fake."""
+    """A key and its self-signed certificate, made anew for each fake, when they are first asked for."""
 
-    def __init__(self) -> None:
-        self._key = rsa.generate_private_key(public_exponent=65_537, key_size=_KEY_BITS)
+    @functools.cached_property
+    def _key(self) -> rsa.RSAPrivateKey:
+        return rsa.generate_private_key(public_exponent=65_537, key_size=_KEY_BITS)
+
+    @functools.cached_property
+    def _certificate(self) -> x509.Certificate:
         name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Fake Web Services LLC")])
         today = datetime.now(UTC)
-        self._certificate = (
+        return (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(name)

@@ -107,8 +107,16 @@ class Server:
         crashes: what went wrong in the fake itself.
     """
 
-    def __init__(self, cloud: Cloud, faults: Faults, *, access_keys: frozenset[str] | None, port: int = 0) -> None:
-        """Args: access_keys: those that may call; None = any; port: 0 = a free one."""
+    def __init__(
+        self,
+        cloud: Cloud,
+        faults: Faults,
+        *,
+        access_keys: frozenset[str] | None,
+        allowed: frozenset[str] | None = None,
+        port: int = 0,
+    ) -> None:
+        """Args: access_keys: those that may call; allowed: actions they may take; None = any; port: 0 = a free one."""
         self.calls: deque[tuple[float, str, str, dict[str, Any] | None]] = deque(maxlen=_LOG_LENGTH)
         self.refused: deque[tuple[str, str]] = deque(maxlen=_LOG_LENGTH)
         self.crashes: list[str] = []
@@ -116,6 +124,7 @@ class Server:
         self._cloud = cloud
         self._faults = faults
         self._access_keys = access_keys
+        self._allowed = allowed
         self._http: BaseWSGIServer = make_server(
             "127.0.0.1", port, self._answer, threaded=True, request_handler=_Handler
         )
@@ -164,6 +173,7 @@ class Server:
             raise _refusal("throttle")
         wire.operation("ec2", name)
         p = wire.read(name, form)
+        self._permit(*_needed(name, p))
         self.calls[-1] = (self._cloud.now(), region, name, p)
         fault = self._meets(name, str(p.get("Placement", {}).get("AvailabilityZone", p.get("AvailabilityZone", ""))))
         if fault is not None and fault.kind and not fault.late:
@@ -196,6 +206,7 @@ class Server:
         name = request.headers["X-Amz-Target"].rpartition(".")[2]
         p = json.loads(request.get_data() or b"{}")
         self.calls.append((self._cloud.now(), "us-east-1", name, p))
+        self._permit(f"pricing:{name}")
         fault = self._meets(name, "")
         if fault is not None and fault.kind:
             raise _refusal(fault.kind)
@@ -212,6 +223,13 @@ class Server:
             raise _Cut
         return fault
 
+    def _permit(self, *actions: str) -> None:
+        for action in actions:
+            if self._allowed is not None and action not in self._allowed:
+                code = "UnauthorizedOperation" if action.startswith("ec2:") else "AccessDeniedException"
+                text = f"You are not authorized to perform this operation: {action}"
+                raise Refused(code, text, status=403)
+
     def _caller(self, request: Request, service: str) -> str:
         """The region of the signed request. Raises Refused for one that is not signed, or for another service."""
         found = _CREDENTIAL.match(request.headers.get("Authorization", ""))
@@ -226,6 +244,13 @@ class Server:
 
 class _Cut(Exception):
     """The connection breaks."""
+
+
+def _needed(name: str, p: dict[str, Any]) -> list[str]:
+    """The actions a policy must allow for a call: https://docs.aws.amazon.com/service-authorization/."""
+    tagging = ["ec2:CreateTags"] if p.get("TagSpecifications") else []
+    image = ["ssm:GetParameters"] if str(p.get("ImageId", "")).startswith("resolve:ssm:") else []
+    return [f"ec2:{name}", *tagging, *image]
 
 
 def _refusal(kind: str) -> Exception:
