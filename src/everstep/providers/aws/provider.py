@@ -21,6 +21,7 @@ from everstep.ports import (
     ProviderResource,
     VolumeSpec,
 )
+from everstep.providers.aws import doctor
 from everstep.providers.aws.calls import Calls
 from everstep.providers.aws.errors import GONE, code_of
 from everstep.providers.aws.launching import Launching
@@ -82,6 +83,7 @@ class AwsProvider:
             regions=regions, types=types, images=images, subnets=subnets, security_groups=security_groups
         )
         self.calls = Calls(endpoint_url=endpoint_url, rng=rng)
+        self.now = now
         self._look_s = look_s
         regions = self.settings.regions
         self._market = Ec2Market(name, self.calls, regions=regions, types=self.settings.types, now=now)
@@ -147,6 +149,10 @@ class AwsProvider:
     async def history(self, query: HistoryQuery) -> Sequence[HistoryPoint]:
         """See ``Provider.history``: spot prices of the last 90 days; EC2 does not tell availability."""
         return await self._market.history(query.pools, query.since)
+
+    async def examine(self) -> Sequence[doctor.Finding]:
+        """What is missing, and how to mend it (see ``doctor``). Makes nothing."""
+        return await doctor.examine(self)
 
     def close(self) -> None:
         """Makes no more calls."""
