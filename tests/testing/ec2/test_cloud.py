@@ -41,6 +41,16 @@ def test_less_room_takes_the_oldest_back(ec2: Any, time: Time) -> None:
     assert request_of(ec2, second)["Status"]["Code"] == "fulfilled"
 
 
+def test_a_price_above_the_bid_takes_it_back(ec2: Any, time: Time) -> None:
+    bid = {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.2"}}}
+    low, high = launch(ec2, time, **machine(**bid)), launch(ec2, time, **machine(spot=True))
+    time.at = START + 601
+    assert request_of(ec2, low)["Status"]["Code"] == "marked-for-termination"
+    assert request_of(ec2, high)["Status"]["Code"] == "fulfilled"
+    time.at += 120
+    assert request_of(ec2, low)["Status"]["Code"] == "instance-terminated-by-price"
+
+
 def test_the_owner_who_is_faster_ended_it(fake: FakeEc2, ec2: Any, time: Time) -> None:
     spot = launch(ec2, time, **machine(spot=True))
     fake.interrupt(spot)

@@ -53,6 +53,10 @@ class Cloud:
             if machine.doom is not None and machine.doom[0] <= now and machine.ends_at is None:
                 self._end(machine, machine.doom[0], "Server.SpotInstanceTermination", machine.doom[1])
         for (zone, kind), supply in self.world.supplies.items():
+            for machine in self._spot(zone, kind):
+                bid = machine.spot.max_price_usd_per_h if machine.spot is not None else 0.0
+                if machine.doom is None and supply.price(now) > bid:
+                    self.interrupt(machine.id, by_price=True)
             room = supply.room(now)
             if room is None:
                 continue
