@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,8 +126,11 @@ class _Changes:
         return sorted(self._entries())
 
     def _entries(self) -> Iterator[tuple[str, int]]:
-        for path in self._folder.rglob("*"):
-            try:
-                yield str(path), path.stat().st_size
-            except OSError:  # renamed or removed meanwhile, which is what we watch for
-                yield str(path), -1
+        # Not `rglob`: folders vanish while we look, which is what we watch for.
+        for folder, folders, files in os.walk(self._folder):
+            for name in (*folders, *files):
+                path = os.path.join(folder, name)
+                try:
+                    yield path, os.stat(path).st_size
+                except OSError:
+                    yield path, -1
