@@ -172,9 +172,12 @@ async def test_another_process_goes_on_from_a_lost_answer(
     await end_all(provider)
 
 
+@pytest.mark.parametrize("refuses_dead", [True, False])
+@pytest.mark.parametrize("restarted", [True, False])
 async def test_a_gang_that_was_taken_back_can_be_asked_for_again(
-    fake: FakeEc2, provider: AwsProvider, make_provider: MakeProvider
+    fake: FakeEc2, provider: AwsProvider, make_provider: MakeProvider, restarted: bool, refuses_dead: bool
 ) -> None:
+    fake.cloud.launches.refuses_dead = refuses_dead
     offer = await offer_of(provider)
     gang = [request_for(offer, n) for n in (1, 2)]
     fake.fail("RunInstances", "stock_out")
@@ -190,8 +193,9 @@ async def test_a_gang_that_was_taken_back_can_be_asked_for_again(
     assert await alive(provider) == []
     # The same tokens, from this process and from one that remembers nothing: live machines, not the dead ones.
     await asyncio.sleep(QUICK.hidden_s + QUICK.shut_down_s)
-    both = await start(provider, *gang)
+    both = await start(make_provider(fake) if restarted else provider, *gang)
     assert sorted(m.instance for m in both) == sorted(fake.left())
+    assert len(both) == 2
     await end_all(provider)
 
 

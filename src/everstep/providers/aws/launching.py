@@ -103,23 +103,30 @@ class Launching:
 
     async def _run(self, region: str, request: LaunchRequest) -> dict[str, Any]:
         while True:
-            parameters = self._parameters(region, request)
-            try:
-                answer = await self._calls.ec2(region, "run_instances", **parameters)
-                instance: dict[str, Any] = answer["Instances"][0]
-                return instance
-            except BadRequest as error:
-                if code_of(error) not in ("IdempotentInstanceTerminated", "IdempotentParameterMismatch"):
-                    raise
-                found = await self._of_token(region, str(parameters["ClientToken"]))
-                if found is None or not tags.same(found, request):
-                    raise
-                generation = self._generations.get(request.token, 0)
-                if tags.VOID in tags.of(found) and generation < _GENERATIONS:
-                    self._generations[request.token] = generation + 1
-                    continue
-                # The machine of this very request: it has ended since, or the server's address changed in between.
+            found = await self._run_once(region, request)
+            generation = self._generations.get(request.token, 0)
+            # Taken back before anybody was told of it: the request is still open, under a token of its own.
+            if tags.VOID not in tags.of(found) or generation >= _GENERATIONS:
                 return found
+            self._generations[request.token] = generation + 1
+
+    async def _run_once(self, region: str, request: LaunchRequest) -> dict[str, Any]:
+        """The machine of the token. Of one that has ended EC2 answers with its state, or refuses the token."""
+        parameters = self._parameters(region, request)
+        try:
+            answer = await self._calls.ec2(region, "run_instances", **parameters)
+            instance: dict[str, Any] = answer["Instances"][0]
+            if instance["State"]["Name"] not in ("shutting-down", "terminated"):
+                return instance
+            return await self._of_token(region, str(parameters["ClientToken"])) or instance
+        except BadRequest as error:
+            if code_of(error) not in ("IdempotentInstanceTerminated", "IdempotentParameterMismatch"):
+                raise
+            found = await self._of_token(region, str(parameters["ClientToken"]))
+            if found is None or not tags.same(found, request):
+                raise
+            # The machine of this very request: it has ended since, or the server's address changed in between.
+            return found
 
     async def _of_token(self, region: str, token: str) -> dict[str, Any] | None:
         """The machine that was started with a client token, once it shows."""
@@ -190,16 +197,21 @@ class Launching:
     async def _take_back(self, made: Sequence[tuple[LaunchRequest, InstanceId]]) -> None:
         if not made:
             return
-        for request, instance in made:
-            # Marked first: a repeat after a crash must not take the dead machine for its answer.
-            mark = [{"Key": tags.VOID, "Value": "1"}]
-            try:
-                region = region_of(request.offer.zone)
-                await self._calls.ec2(region, "create_tags", Resources=[instance], Tags=mark)
-            except ProviderError:
-                pass  # not visible yet; this process remembers
+        # Marked, so that a repeat after a crash does not take the dead machine for its answer.
+        unmarked = [(r, i) for r, i in made if not await self._mark(r, i)]
+        for request, _ in made:
             self._generations[request.token] = self._generations.get(request.token, 0) + 1
         await self._terminate([instance for _, instance in made])
+        for request, instance in unmarked:  # was not visible yet; what could be ended is
+            await self._mark(request, instance)
+
+    async def _mark(self, request: LaunchRequest, instance: InstanceId) -> bool:
+        mark = [{"Key": tags.VOID, "Value": "1"}]
+        try:
+            await self._calls.ec2(region_of(request.offer.zone), "create_tags", Resources=[instance], Tags=mark)
+        except ProviderError:
+            return False
+        return True
 
 
 async def _answered(call: Awaitable[Launched]) -> Launched | ProviderError:

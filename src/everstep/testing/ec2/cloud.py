@@ -38,7 +38,7 @@ class Cloud:
         self.disks: dict[str, Disk] = {}
         self._rng = rng
         self._volume_tokens: dict[tuple[str, str], tuple[str, str]] = {}
-        self._launches = Launches(self)
+        self.launches = Launches(self)
 
     def new_id(self, prefix: str) -> str:
         """``i-0123...``: 17 hexadecimal digits."""
@@ -114,7 +114,7 @@ class Cloud:
 
     def run_instances(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         """``RunInstances``."""
-        return self._launches.run(region, p)
+        return self.launches.run(region, p)
 
     def describe_instances(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         """``DescribeInstances``; what has just been launched is not shown yet."""

@@ -17,9 +17,15 @@ _USER_DATA_BYTES = 16_384
 
 
 class Launches:
-    """Launch requests and their tokens."""
+    """Launch requests and their tokens.
+
+    Attributes:
+        refuses_dead: a token whose machines have ended is refused; if not, it is answered with their state. EC2's
+            pages know both.
+    """
 
     def __init__(self, cloud: Cloud) -> None:
+        self.refuses_dead = True
         self._cloud = cloud
         self._tokens: dict[tuple[str, str], tuple[str, list[str]]] = {}
 
@@ -58,7 +64,7 @@ class Launches:
             text = "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
             raise Refused("IdempotentParameterMismatch", text)
         now = self._cloud.now()
-        if all(not self._cloud.machines[i].alive(now) for i in known[1]):
+        if self.refuses_dead and all(not self._cloud.machines[i].alive(now) for i in known[1]):
             text = "The client token was used for an instance that has been terminated."
             raise Refused("IdempotentInstanceTerminated", text)
         return self._answer(known[1])

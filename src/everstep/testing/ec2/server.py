@@ -75,6 +75,9 @@ class _Wire(EC2Response):
     def __init__(self, backend: Any) -> None:
         super().__init__()
         self._backend = backend
+        # moto says that whatever RunInstances answers is pending, also a machine that has ended since.
+        kept = {k: v for k, v in self.RESPONSE_KEY_PATH_TO_TRANSFORMER.items() if not k.startswith("RunInstances.")}
+        self.RESPONSE_KEY_PATH_TO_TRANSFORMER = kept
 
     @property
     def ec2_backend(self) -> Any:
