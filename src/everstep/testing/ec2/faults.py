@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from everstep.testing.ec2.market import Bucket
 
 DOCUMENTED = {
-    # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html: bucket, refill per second
+    # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html: bucket, refill per second. Its tables
+    # change; only the figures of Describe were compared with the page, so look before you rely on the others.
     "RunInstances": (5.0, 2.0),
     "TerminateInstances": (100.0, 5.0),
     "Describe": (100.0, 20.0),
