@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -28,6 +29,7 @@ from everstep.train.script import batches, graph, loaderkind, surroundings
 from everstep.train.script.arrival import Arriving
 from everstep.train.script.audit.audits import Audits, Wanted, clear
 from everstep.train.script.audit.handover import Script
+from everstep.train.script.dropping import patient_drops
 from everstep.train.script.heads import Heads, Marker
 from everstep.train.script.moving import move_here
 from everstep.train.script.output import Launch, Output, Place, damage
@@ -295,7 +297,8 @@ def _keep_out_of_the_scripts_logs() -> None:
 def _run(start: _Start, session: Session, arriving: Arriving | None) -> None:
     try:
         code, module = start.main()
-        _execute(code, vars(module))
+        with patient_drops() if start.gang.world_size > 1 else nullcontext():
+            _execute(code, vars(module))
     except BaseException as error:
         if session.heads.replay is not None and arriving is not None:
             traceback.print_exc()

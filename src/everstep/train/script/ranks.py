@@ -30,6 +30,7 @@ from everstep.train.gang import Gang
 from everstep.train.lineage import candidates
 from everstep.train.opening import Opened
 from everstep.train.reports import Reporter
+from everstep.train.script.dropping import let_go
 from everstep.train.script.refusal import refuse
 from everstep.train.shard import Damaged, read_shard
 
@@ -215,6 +216,7 @@ class Votes:
         self._gang = self._group = None
 
         def destroy() -> None:
+            let_go()
             while groups:
                 group = groups.pop()
                 with contextlib.suppress(ValueError):  # the script has destroyed all groups, ours among them
