@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-DEFAULT_FRACTION = 0.25
+DEFAULT_FRACTION = 0.12
 
 
 def score(commit: str, test_id: str) -> float:

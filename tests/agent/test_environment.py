@@ -44,7 +44,7 @@ def test_the_page_lists_exactly_what_is_set(repository: Path, orders: Orders) ->
     listed = documented(repository)
     assert {section: len(names) - len(set(names)) for section, names in listed.items()} == dict.fromkeys(listed, 0)
     assert {section: set(names) for section, names in listed.items()} == {
-        "setup, run and exec": set(base) - {"NODE_RANK"},
+        "setup, run and exec": set(base) - {"NODE_RANK"} | {hs.ENV_CHECKPOINT_MIRROR},
         "run": set(run) - set(base) | {"NODE_RANK"},
         "Ranks that the agent starts": set(rank) - set(run),
     }
@@ -52,7 +52,9 @@ def test_the_page_lists_exactly_what_is_set(repository: Path, orders: Orders) ->
 
 def test_every_name_of_the_handshake_is_set(orders: Orders) -> None:
     env = environment.run(NODE, {}, orders, reports=Path("/r"), control=Path("/c"))
-    assert {value for name, value in vars(hs).items() if name.startswith("ENV_")} <= set(env)
+    if_wanted = {hs.ENV_CHECKPOINT_MIRROR, hs.ENV_CHECKPOINT_AUDIT}
+    assert {value for name, value in vars(hs).items() if name.startswith("ENV_")} - if_wanted <= set(env)
+    assert not if_wanted & set(env)
 
 
 def test_ours_wins_over_the_task_and_the_task_over_the_machine(orders: Orders) -> None:

@@ -160,7 +160,7 @@ def test_an_unknown_policy_is_refused_with_the_known_ones(folder: Path, capsys: 
     table(folder / "rows.csv", GRID, "one.json,1,4,5,0.5,0,greedyy")
     assert run("sim grid --rows rows.csv --traces . --out out.csv") == 2
     error = capsys.readouterr().err
-    assert error.startswith("rows.csv:2: policy: there is no policy 'greedyy'; known: cheapest, ")
+    assert error.startswith("rows.csv:2: policy: there is no policy 'greedyy'; known: auto, cheapest, ")
     assert error.count("\n") == 1
 
 

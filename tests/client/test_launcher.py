@@ -15,7 +15,6 @@ from typing import IO, Any
 import pytest
 
 from everstep.client import launcher
-from everstep.client import workdir as packing
 from everstep.client.api import Client
 from everstep.client.home import Home, NoServer, UnsafeFile
 from everstep.client.launcher import ServerFailed
@@ -228,7 +227,7 @@ def test_a_full_disk_here_is_said_with_what_helps(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(packing, "pack_workdir", full)
+    monkeypatch.setattr("everstep.client.bringing.pack_workdir", full)
     monkeypatch.setattr("everstep.cli.link.started", lambda: Client("http://127.0.0.1:9", "t"))
     done = cli("run", "-y", "--workdir", str(tmp_path), "--", "true")
     assert done.code == 1

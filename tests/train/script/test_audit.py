@@ -200,6 +200,7 @@ log = open(options.out / "log.txt", "w", buffering=1)
 """
 
 
+@pytest.mark.expensive(family="audits")
 def test_paths_of_the_working_folder_lead_into_the_copy(audited: Audited) -> None:
     for name in ("src/beside.txt", "data.txt"):
         (audited.work / name).parent.mkdir(exist_ok=True)
@@ -211,6 +212,7 @@ def test_paths_of_the_working_folder_lead_into_the_copy(audited: Audited) -> Non
     assert numbers == [str(number) for number in range(len(numbers))]
 
 
+@pytest.mark.expensive(family="audits")
 def test_a_module_run_by_name(audited: Audited) -> None:
     (audited.work / "pkg").mkdir()
     (audited.work / "pkg" / "__init__.py").touch()
@@ -220,6 +222,7 @@ def test_a_module_run_by_name(audited: Audited) -> None:
     assert audited.run(script)["verdict"] == "exact"
 
 
+@pytest.mark.expensive(family="audits")
 def test_every_n_th_save_is_audited_one_at_a_time(audited: Audited) -> None:
     more = (
         "def count():\n    return told() and Path(os.environ['EVERSTEP_REPORT_DIR'], 'facts-0.jsonl').read_text().count"
@@ -244,6 +247,7 @@ def drawn():
 """
 
 
+@pytest.mark.expensive(family="audits")
 def test_state_that_lies_in_a_c_library_is_found_by_its_effect(audited: Audited) -> None:
     script = HEAD + C_RANDOM + LOOP.format(body="pass").replace("step(1.0)", "step(1 + drawn())")
     verdict = audited.run(script)
@@ -258,6 +262,7 @@ def test_state_that_lies_in_a_c_library_is_found_by_its_effect(audited: Audited)
     assert "random numbers of torch" not in kept["objects"]
 
 
+@pytest.mark.expensive(family="audits")
 def test_strict_ends_the_run_with_exit_code_76(audited: Audited) -> None:
     script = HEAD + C_RANDOM + LOOP.format(body="pass").replace("step(1.0)", "step(1 + drawn())")
     assert audited.start(script, "--audit-strict").wait() == handshake.EXIT_REFUSED
@@ -265,11 +270,13 @@ def test_strict_ends_the_run_with_exit_code_76(audited: Audited) -> None:
     assert not (audited.work / "saves" / "audit").exists()
 
 
+@pytest.mark.expensive(family="audits")
 def test_strict_waits_where_the_script_is_through_first(audited: Audited) -> None:
     script = HEAD + C_RANDOM + "for i in range(9):\n    step(1 + drawn())\n"
     assert audited.start(script, "--audit-strict").wait() == handshake.EXIT_REFUSED
 
 
+@pytest.mark.expensive(family="audits")
 def test_what_cannot_be_restored_is_a_refusal_with_its_reason(audited: Audited) -> None:
     pipe = "reader, writer = os.pipe()\npipe = os.fdopen(writer, 'w')\n"
     verdict = audited.run(HEAD + pipe + LOOP.format(body="pipe.write('x')"))
@@ -278,6 +285,7 @@ def test_what_cannot_be_restored_is_a_refusal_with_its_reason(audited: Audited) 
     assert audited.kept()["verdict"] == "refuses"
 
 
+@pytest.mark.expensive(family="audits")
 def test_a_script_that_raises_in_the_audit_alone_is_not_exact(audited: Audited) -> None:
     verdict = audited.run(HEAD + LOOP.format(body="if audited() and i == 5: raise KeyError('moved')"))
     assert verdict["verdict"] == "differs"
@@ -288,12 +296,14 @@ def test_a_script_that_raises_in_the_audit_alone_is_not_exact(audited: Audited) 
 # --- not known --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.expensive(family="audits")
 def test_an_audit_that_crashes_is_no_verdict(audited: Audited) -> None:
     verdict = audited.run(HEAD + LOOP.format(body="if audited(): os.kill(os.getpid(), 11)"), "--audit-strict")
     assert verdict["verdict"] == "unknown"
     assert "its process ended by signal 11" in verdict["text"]
 
 
+@pytest.mark.expensive(family="audits")
 @pytest.mark.slow
 def test_an_audit_that_hangs_is_ended_and_says_where(audited: Audited) -> None:
     script = HEAD + "def wait():\n    time.sleep(3600)\n\n" + LOOP.format(body="if audited(): wait()")
@@ -304,6 +314,7 @@ def test_an_audit_that_hangs_is_ended_and_says_where(audited: Audited) -> None:
     assert not processes_in(audited.work)
 
 
+@pytest.mark.expensive(family="audits")
 def test_a_run_that_ends_first_says_so_and_takes_the_audit_with_it(audited: Audited) -> None:
     verdict = audited.run(HEAD + "for i in range(9):\n    step()\n    time.sleep(0.01 + 3600 * audited())\n")
     assert verdict["text"] == "audit of save 1:3: nothing is known: the run ended before it was through"
@@ -311,15 +322,21 @@ def test_a_run_that_ends_first_says_so_and_takes_the_audit_with_it(audited: Audi
     assert not processes_in(audited.work)
 
 
+@pytest.mark.expensive(family="audits")
 def test_kill_9_of_the_run_leaves_no_process_and_the_next_launch_no_folder(audited: Audited) -> None:
-    script = HEAD + WORKERS.replace("time.sleep(0.02)", "time.sleep(0.02 + 3600 * audited())")
+    # Slowly at first: an audit has what processor time is left, and the run must not end before it began.
+    hurry = audited.work.parent / "hurry"
+    pause = f"time.sleep(3600 if audited() else 0.02 if os.path.exists({str(hurry)!r}) else 0.5)"
+    script = HEAD + WORKERS.replace("time.sleep(0.02)", pause)
     run = audited.start(script)
     trace = audited.work / "saves" / "audit" / "saves" / "stdout-0.log"
-    wait_for(lambda: trace.exists() and len(processes_in(audited.work)) >= 4)
+    # An audit and its workers have what processor time the others of this machine leave.
+    wait_for(lambda: trace.exists() and len(processes_in(audited.work)) >= 4, 240.0)
     run.kill()
     run.wait()
     wait_for(lambda: not processes_in(audited.work))
     assert (audited.work / "saves" / "audit").exists()
+    hurry.touch()
     # The script has not changed, and is told now: the first audit of the second launch.
     assert audited.start(script, "--audit-timeout", "1").wait() == 0, audited.log.read_text()
     assert not (audited.work / "saves" / "audit").exists()
@@ -354,6 +371,7 @@ def test_a_file_outside_of_the_working_folder_is_not_touched(audited: Audited, t
     assert outside.read_text() == "x" * len(lines)
 
 
+@pytest.mark.expensive(family="audits")
 def test_what_goes_past_python_does_not_get_out_either(audited: Audited, tmp_path: Path) -> None:
     if not walls.kernel_helps():
         pytest.skip("this kernel has no Landlock")

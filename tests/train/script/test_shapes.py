@@ -29,6 +29,7 @@ def line_of(drill: Drill, text: str) -> str:
     return f"train.py:{lines.index(text) + 1}"
 
 
+@pytest.mark.expensive(family="killed shapes")
 @pytest.mark.parametrize(
     ("body", "stops"),
     [

@@ -24,6 +24,7 @@ def write(drill: Drill, body: str) -> None:
     (drill.place / "train.py").write_text(HEAD + bodies.LOADERS + body)
 
 
+@pytest.mark.expensive(family="killed generators")
 @pytest.mark.parametrize(
     ("body", "stops"),
     [
@@ -55,6 +56,7 @@ def test_a_killed_script_ends_as_if_it_had_not_been(drill: Drill, body: str, sto
     survives(drill, *stops)
 
 
+@pytest.mark.expensive(family="killed generators")
 @pytest.mark.parametrize("stops", [(4, 7, 9), (15,)])
 def test_with_workers(drill: Drill, stops: tuple[int, ...]) -> None:
     drill.env["WORKERS"] = "2"
