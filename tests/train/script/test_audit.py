@@ -205,7 +205,7 @@ def test_paths_of_the_working_folder_lead_into_the_copy(audited: Audited) -> Non
     for name in ("src/beside.txt", "data.txt"):
         (audited.work / name).parent.mkdir(exist_ok=True)
         (audited.work / name).write_text(Path(name).stem)
-    script = HEAD.replace('"/audit/work"', '"/audit/work/out"') + PLACES + LOOP.format(body="print(i, file=log)")
+    script = HEAD.replace('"/audit/work"', '"/audit/work" "/out"') + PLACES + LOOP.format(body="print(i, file=log)")
     audited.target = ["src/train.py", "--out", str(audited.work / "out"), "--data", str(audited.work / "data.txt")]
     assert audited.run(script)["verdict"] == "exact"
     numbers = (audited.work / "out" / "log.txt").read_text().split()
