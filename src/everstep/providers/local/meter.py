@@ -26,9 +26,7 @@ def compute_charge(machine: InstanceRecord, now: float) -> dict[str, Any]:
     if reclaimed and lived < Decimal(str(machine.free_if_reclaimed_within_s)):
         billed = Decimal(0)
     else:
-        unit = Decimal(str(machine.granularity_s))
-        units = (lived / unit).quantize(_NOISE).to_integral_value(rounding=ROUND_CEILING)
-        billed = max(units * unit, Decimal(str(machine.minimum_s)))
+        billed = rounded(lived, machine.granularity_s, machine.minimum_s)
     hours = billed / _HOUR
     return {
         "kind": "compute",
@@ -44,6 +42,13 @@ def compute_charge(machine: InstanceRecord, now: float) -> dict[str, Any]:
         "cost_usd": float(hours * Decimal(str(machine.price_usd_per_h))),
         "reclaimed": reclaimed,
     }
+
+
+def rounded(lived: Decimal, granularity_s: float, minimum_s: float) -> Decimal:
+    """Seconds that are billed for ``lived`` seconds: whole units of the granularity, at least the minimum."""
+    unit = Decimal(str(granularity_s))
+    units = (lived / unit).quantize(_NOISE).to_integral_value(rounding=ROUND_CEILING)
+    return max(units * unit, Decimal(str(minimum_s)))
 
 
 def disk_charge(volume: VolumeRecord, now: float) -> dict[str, Any]:

@@ -5,14 +5,13 @@ It is the check of the ledger, so it shares no arithmetic with it: nothing here 
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from typing import Any
 
 from everstep.model.causes import InstanceEnd
+from everstep.providers.local.meter import rounded
 from everstep.sim.world.things import Disk, Machine, Transfer
 
-_NOISE = Decimal("0.000000001")
-"""What a number that is no binary fraction may add to a whole number of units."""
 _HOUR = Decimal(3600)
 Charge = dict[str, Any]
 
@@ -26,9 +25,7 @@ def compute_charge(machine: Machine, now: float) -> Charge:
     if reclaimed and lived < Decimal(str(rule.free_if_reclaimed_within_s)):
         billed = Decimal(0)
     else:
-        unit = Decimal(str(rule.granularity_s))
-        units = (lived / unit).quantize(_NOISE).to_integral_value(rounding=ROUND_CEILING)
-        billed = max(units * unit, Decimal(str(rule.minimum_s)))
+        billed = rounded(lived, rule.granularity_s, rule.minimum_s)
     hours = billed / _HOUR
     return {
         "kind": "compute",
