@@ -11,7 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Heavy end-to-end tests of one group share a worker (@pytest.mark.xdist_group), so that they do not starve each other.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# More workers than processors: many tests wait for real processes.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 ARGS ?=
 
 help:  ## show this list

@@ -17,8 +17,9 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,18 @@ from numpy.typing import NDArray
 
 from benchmarks.runs import report
 from everstep.brain.forecast.availability import BUILT_IN
+from everstep.brain.pools import PoolBook, see_offers
+from everstep.brain.select import SELECTORS, Need, Outlook
 from everstep.brain.select.auto.problem import Problem
 from everstep.brain.select.auto.programme import solve
 from everstep.brain.select.course import Course, Memory, Policy, Situation
 from everstep.brain.select.policies import POLICIES
 from everstep.market.availability import read_series
+from everstep.model.gang import Slot
+from everstep.model.ids import JobId
+from everstep.model.offers import MachineRequirement, MachineType, Offer
+from everstep.model.offers import Market as Kind
+from everstep.model.task import SpotMode
 from everstep.sim.reference.drive import Outcome, drive
 from everstep.sim.reference.egress import read_egress
 from everstep.sim.reference.grid import Batch, market_of
@@ -247,10 +255,35 @@ def _speed() -> list[dict[str, Any]]:
     market = Market([Zone(f"z{n}", f"r{n % 5}", up, 1.0 + n / 50) for n, up in enumerate(ups)], 600.0)
     timed = Forgetful(POLICIES["auto"])
     drive(market, Job(48 * hours, 60 * hours, 720.0, start_tick=100), timed)
+    taken, problems = _live(ups)
+    more: dict[str, Any] = {"command": _COMMAND, "solved": problems}
     return [
         report("auto", "a solution, deadline in 60 h", solved, unit="ms", command=_COMMAND, goal=50.0),
         report("auto", "a decision, 13 zones", timed.taken_ms, unit="ms", command=_COMMAND, goal=5.0),
+        report("auto", "a live decision, 13 zones, 300 jobs of all kinds", taken, unit="ms", goal=5.0, **more),
     ]
+
+
+def _live(ups: Sequence[NDArray[np.bool_]]) -> tuple[list[float], int]:
+    """Milliseconds of each of 300 live decisions, each for another job, and how often the programme was solved."""
+    machine, now = MachineType("p3.2xlarge", "V100", 1, 8, 61), 1_000_000.0
+    book, offers = PoolBook(), list[Offer]()
+    for tick in range(len(ups[0])):
+        offers = [
+            Offer("c", f"r{n % 5}", f"z{n}", machine, Kind.SPOT, 1.0 + n / 50, 3.0, now, "", available=int(up[tick]))
+            for n, up in enumerate(ups)
+        ]
+        book = see_offers(book, offers, {}, now + 600.0 * (tick - len(ups[0])), watched=tick > 0)
+    offers += [replace(one, market=Kind.ON_DEMAND, price_usd_per_h=3.0, available=None) for one in offers]
+    rng, taken, before = np.random.default_rng(2), list[float](), solve.cache_info().misses
+    for number in range(300):
+        work_s, slack_s, ago_s = rng.uniform(5, 60) * 3600, rng.uniform(2, 20) * 3600, rng.uniform(0, 20) * 3600
+        outlook = Outlook(now - ago_s, now + work_s + slack_s, work_s, 0.3 * work_s, rng.uniform(90, 180))
+        need = Need(JobId(f"j-{number}"), Slot(0, 0), MachineRequirement(), SpotMode.AUTO, outlook=outlook)
+        began = time.perf_counter()
+        SELECTORS["auto"].choose(need, offers, beliefs=book, inflight={}, now=now, rng=Random(0))
+        taken.append((time.perf_counter() - began) * 1000)
+    return taken, solve.cache_info().misses - before
 
 
 if __name__ == "__main__":

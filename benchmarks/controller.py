@@ -11,6 +11,10 @@ preemption, each carried out two seconds later, and 1 loss without notice, each 
 and the ten or so messages that belong to it; 2 jobs that end well and 2 submissions; saves of rank 0 fill up the 500
 that are journalled.
 
+Memory grows for the first minutes, by what jobs remember: machines and attempts of each live job until it ends (four
+more a second, 500 jobs that live for 250 s: about 4 MiB, reached after three lives), 16 saves of each attempt.
+Afterwards only ended jobs add to it, some 200 bytes each: their states lie on disk.
+
 Latencies are of use only where nothing else wants the two cores: on a busy machine run it as ``chrt -r 1 python -m
 benchmarks controller``. The time of an fsync on the same disk is told beside them. The full run is ``--duration 600``.
 """

@@ -6,6 +6,8 @@ Environment: ``EVERSTEP_TEST_ALL=1`` runs every case and more examples; ``EVERST
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +25,8 @@ LEFT_OUT = pytest.StashKey[int]()
 
 # No deadline: two cores are shared with other tests, and a slow example is not a wrong one.
 _CALM: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("default", max_examples=60, **_CALM)
-settings.register_profile("ci", max_examples=60, derandomize=True, print_blob=True, **_CALM)
+settings.register_profile("default", max_examples=30, **_CALM)
+settings.register_profile("ci", max_examples=30, derandomize=True, print_blob=True, **_CALM)
 settings.register_profile("all", max_examples=600, print_blob=True, **_CALM)
 settings.load_profile("all" if RUN_ALL else "ci" if os.environ.get("CI") else "default")
 
@@ -32,6 +34,20 @@ settings.load_profile("all" if RUN_ALL else "ci" if os.environ.get("CI") else "d
 def pytest_configure(config: pytest.Config) -> None:
     guards.limit_sockets()
     config.stash[LEFT_OUT] = 0
+    if not hasattr(config, "workerinput"):
+        _keep_temporary_files_together(config)
+
+
+def _keep_temporary_files_together(config: pytest.Config) -> None:
+    """What processes that are killed leave in the folder for temporary files goes when the tests are through.
+
+    The folders of ``tmp_path`` stay where pytest would have them, so that those of a failure can be looked at.
+    """
+    usual = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="everstep-tests-")
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)
+    os.environ["TMPDIR"], tempfile.tempdir = folder, None
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

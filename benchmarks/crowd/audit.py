@@ -10,7 +10,7 @@ from pathlib import Path
 from everstep.control.kernel import Kernel
 from everstep.model import events as ev
 from everstep.model import handshake as h
-from everstep.model.ids import DEPLOYMENT_STREAM, DeploymentId, JobId
+from everstep.model.ids import JOB_STREAMS, DeploymentId, JobId
 from everstep.store.registry import open_store
 
 _PAGE = 5_000
@@ -49,10 +49,10 @@ async def audit(journal: Path, acked: Iterable[Acked]) -> Findings:
     while records := await store.read(after=seq, limit=_PAGE):
         seq = records[-1].seq
         for record in records:
-            if record.stream == DEPLOYMENT_STREAM:
+            if not record.stream.startswith(JOB_STREAMS):
                 continue
             found.lines += 1
-            job, event = JobId(record.stream.removeprefix("job/")), ev.decode(record.kind, record.body)
+            job, event = JobId(record.stream.removeprefix(JOB_STREAMS)), ev.decode(record.kind, record.body)
             kernel.replay(job, event, record.at)
             begun[job].setdefault(kernel.states[job].attempt_no, record.at)
             for kind, cls in _CHECKED.items():

@@ -37,7 +37,7 @@ _LINE_BYTES = 1 << 20
 
 
 class Cloud:
-    """Implements ``Provider`` and ``SharedFolder``.
+    """Implements ``Provider``, ``SharedFolder`` and ``OnThisHost``.
 
     Args:
         path: socket of the crowd.
@@ -46,6 +46,7 @@ class Cloud:
 
     def __init__(self, path: str, poll_s: float = 1.0) -> None:
         self.name = "crowd"
+        self.on_this_host = True
         self.poll_s = poll_s
         self._path = path
         self._machines: dict[str, ProviderResource] = {}

@@ -38,6 +38,8 @@ class LaunchRequest:
         user_data: environment of the agent at boot (``BOOT_*`` of the handshake).
         volume: disk to attach; must lie in the offer's zone.
         disk_gib: size of the machine's own disk; None = the type's usual.
+        gang: how many machines work together with it, itself included. Those of a gang are placed close together where
+            the provider can do that.
     """
 
     token: LaunchToken
@@ -49,6 +51,7 @@ class LaunchRequest:
     user_data: Mapping[str, str]
     volume: VolumeId | None = None
     disk_gib: float | None = None
+    gang: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,41 @@ class SharedFolder(Protocol):
 
     def shared_folder(self, zone: str) -> str | None:
         """Path of the folder on machines of ``zone``, None if there is none."""
+        ...
+
+
+@runtime_checkable
+class OnThisHost(Protocol):
+    """Optional: the provider's machines may be this very host, and reach a server on its loopback address.
+
+    Machines of every other provider need a server that other hosts reach; without one nothing is leased.
+    """
+
+    @property
+    def on_this_host(self) -> bool:
+        """Whether all of them are."""
+        ...
+
+
+@runtime_checkable
+class ProvesIdentity(Protocol):
+    """Optional: machines prove who they are, by what the vendor signs about each of them.
+
+    A join token travels in user data, which more can read than the machine itself.
+    """
+
+    async def check_identity(
+        self, instance: InstanceId, offer: Offer, proof: Mapping[str, str], *, server_url: str
+    ) -> None:
+        """Returns if the proof is about that machine, which was leased by that offer.
+
+        Args:
+            proof: ``JOIN_IDENTITY`` of the handshake; empty if the machine showed none.
+            server_url: what the machine was told to call (the audience of a proof that has one).
+
+        Raises:
+            NotAuthorized: it is not; the text says why and holds nothing of the proof that is secret.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_the_page_lists_exactly_what_is_set(repository: Path, orders: Orders) ->
     listed = documented(repository)
     assert {section: len(names) - len(set(names)) for section, names in listed.items()} == dict.fromkeys(listed, 0)
     assert {section: set(names) for section, names in listed.items()} == {
-        "setup, run and exec": set(base) - {"NODE_RANK"} | {hs.ENV_CHECKPOINT_MIRROR},
+        "setup, run and exec": set(base) - {"NODE_RANK"} | {hs.ENV_CHECKPOINT_MIRROR, hs.ENV_CHECKPOINT_AUDIT},
         "run": set(run) - set(base) | {"NODE_RANK"},
         "Ranks that the agent starts": set(rank) - set(run),
     }
@@ -55,6 +56,12 @@ def test_every_name_of_the_handshake_is_set(orders: Orders) -> None:
     if_wanted = {hs.ENV_CHECKPOINT_MIRROR, hs.ENV_CHECKPOINT_AUDIT}
     assert {value for name, value in vars(hs).items() if name.startswith("ENV_")} - if_wanted <= set(env)
     assert not if_wanted & set(env)
+
+
+def test_an_audit_is_asked_for_if_the_task_does(orders: Orders) -> None:
+    wanted = replace(orders, spec=replace(orders.spec, checkpoint_audit=20))
+    env = environment.run(NODE, {}, wanted, reports=Path("/r"), control=Path("/c"))
+    assert env[hs.ENV_CHECKPOINT_AUDIT] == "20"
 
 
 def test_ours_wins_over_the_task_and_the_task_over_the_machine(orders: Orders) -> None:

@@ -36,6 +36,7 @@ def pair(server: AgentServer, agents: Agents) -> tuple[Driver, dict[str, str]]:
     return Driver(server, *gang), {"PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.expensive(family="agent gangs")
 @pytest.mark.slow
 def test_torchrun_without_arguments(server: AgentServer, agents: Agents) -> None:
     driver, envs = pair(server, agents)
@@ -52,6 +53,7 @@ def test_torchrun_without_arguments(server: AgentServer, agents: Agents) -> None
     assert len(set(ports)) == len(ports) == 3
 
 
+@pytest.mark.expensive(family="agent gangs")
 @pytest.mark.slow
 def test_ranks_started_by_the_agent(server: AgentServer, agents: Agents) -> None:
     driver, envs = pair(server, agents)

@@ -58,6 +58,23 @@ def test_setup_runs_once_per_boot_and_contents(server: AgentServer, agents: Agen
     assert (agent.root / "workdir" / "ran").read_text() == "once\ntwice\n"
 
 
+def test_setup_is_told_the_address_of_every_node_and_waits_for_those_that_boot_later(
+    server: AgentServer, agents: Agents
+) -> None:
+    what = spec("true", num_nodes=2, setup="echo $SKYPILOT_SETUP_NODE_RANK of $SKYPILOT_SETUP_NODE_IPS > told", slot=1)
+    agent = agents.start()
+    first = Driver(server, agent)
+    server.wait(lambda: agent.member.joined, what="join")
+    nobody: dict[str, object] = {hs.ORDERS_PEERS: [], hs.ORDERS_NODE_RANK: None}
+    first.order(hs.PHASE_PREPARE, None, what, **nobody)
+    server.wait_message(agent.member, hs.MSG_HEARTBEAT, count=3)
+    assert not (agent.root / "workdir" / "told").exists()
+    peers = [{"rank": 0, "address": "10.0.0.9", "probe_port": 1}, {"rank": 1, "address": "127.0.0.1", "probe_port": 2}]
+    first.order(hs.PHASE_PREPARE, None, what, **{**nobody, hs.ORDERS_PEERS: peers})
+    server.wait_message(agent.member, hs.MSG_READY)
+    assert (agent.root / "workdir" / "told").read_text() == "1 of 10.0.0.9 127.0.0.1\n"
+
+
 def test_disk_of_an_earlier_machine_spares_the_download_not_the_setup(server: AgentServer, agents: Agents) -> None:
     work = server.add_folder(archive({"file": "x"}))
     what = spec("true", setup="cat file >> ran; echo set up on $EVERSTEP_INSTANCE", workdir=work)

@@ -25,8 +25,11 @@ from tests.agent.test_standby import Waiting
 RUNNER = """
 import json, os, runpy, sys
 
+early = os.environ.get("EVERSTEP_ATTEMPT")
+
 def main(argv):
     print("RUNNER " + json.dumps(argv), flush=True)
+    print("imported in attempt", early, "started with", os.environ.pop("EVERSTEP_SHIM_STARTED", None), flush=True)
     rest = argv[2:]
     sys.argv = rest[1:] if rest[0] == "-m" else rest
     sys.path[0] = os.getcwd()
@@ -303,17 +306,45 @@ def test_the_sitecustomize_that_is_hidden_still_runs_once(place: Place) -> None:
     assert place.run("-c", "pass").stdout == "customized\n"
 
 
-def test_a_standby_is_looked_at_when_its_time_has_come(place: Place, tmp_path: Path) -> None:
-    """It is none of ours to run when it begins to wait; what it is then is seen at the end."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    rc, output = Waiting(tmp_path / "a", place.env(EVERSTEP_ATTEMPT="1"), SCRIPT).awakened(EVERSTEP_ATTEMPT="2")
+def test_the_standby_of_a_script_that_we_run_is_the_runner(place: Place, tmp_path: Path) -> None:
+    """What it sees is what it would see if it were started now; but the runner was imported in advance."""
+    (tmp_path / "waiting").mkdir()
+    waiting = Waiting(tmp_path / "waiting", place.env(EVERSTEP_ATTEMPT="1"), SCRIPT)
+    _, plain = waiting.plain(EVERSTEP_ATTEMPT="2", MASTER_PORT="7")
+    rc, output = waiting.awakened(EVERSTEP_ATTEMPT="2", MASTER_PORT="7")
     assert (rc, output.count("RUNNER"), output.count("SEEN")) == (0, 1, 1)
-    assert '"script.py", "--lr", "0.1"]' in output
+    assert "imported in attempt 1" in output
+    assert "imported in attempt 2" in plain
+
+    def seen(text: str) -> dict[str, Any]:
+        line = next(line for line in text.splitlines() if line.startswith("SEEN "))
+        found: dict[str, Any] = json.loads(line.removeprefix("SEEN "))
+        for name in (found, found["env"]):
+            name.pop("pid", None), name.pop("EVERSTEP_SHIM_PID", None)
+        return found
+
+    assert seen(output) == seen(plain)
+    # The second run of the same command has the next folder, awakened or not.
+    folders = [json.loads(text.split("RUNNER ")[1].splitlines()[0])[1] for text in (plain, output)]
+    assert folders[1] == f"{folders[0]}-2"
+    started = json.loads(output.split("started with ")[1].splitlines()[0])
+    assert (started["EVERSTEP_ATTEMPT"], started["PYTHONHASHSEED"]) == ("2", "0")
+    assert started["PYTHONPATH"] == waiting.env["PYTHONPATH"]
+    assert "EVERSTEP_STANDBY" not in started
+
+
+def test_a_standby_is_looked_at_when_its_time_has_come(place: Place, tmp_path: Path) -> None:
+    """It may be for the runner when it begins to wait, and not at the end, or the other way round."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
     library = f"{SCRIPT}if False:\n    import everstep\n"
     rc, output = Waiting(tmp_path / "b", place.env(EVERSTEP_ATTEMPT="1"), library).awakened(EVERSTEP_ATTEMPT="2")
     assert (rc, output.count("RUNNER"), output.count("SEEN")) == (0, 0, 1)
     assert '"EVERSTEP_ATTEMPT": "2"' in output
+    changing = Waiting(tmp_path / "a", place.env(EVERSTEP_ATTEMPT="1"), SCRIPT)
+    script = changing.work / "script.py"
+    rc, output = changing.awakened(meanwhile=lambda: script.write_text(library), EVERSTEP_ATTEMPT="2")
+    assert (rc, output.count("RUNNER"), output.count("SEEN")) == (0, 0, 1)
 
 
 # --- Folders ----------------------------------------------------------------------------------------------------------
@@ -376,7 +407,7 @@ def test_an_agent_from_its_pyz_brings_the_library_along(server: AgentServer, age
     assert "hook/sitecustomize.py\n" in text
 
 
-def test_a_script_that_the_shim_runs_has_no_standby_but_one_of_the_library_has(
+def test_a_standby_that_cannot_import_the_runner_starts_it_in_its_time(
     server: AgentServer, agents: Agents, tmp_path: Path
 ) -> None:
     packages = tmp_path / "packages"
@@ -385,12 +416,6 @@ def test_a_script_that_the_shim_runs_has_no_standby_but_one_of_the_library_has(
     script = tmp_path / "train.py"
     script.write_text("import torch\nprint('trained')")
     what = _task(f"{sys.executable} {script}", packages)
-    env = {"EVERSTEP_SHIM": "x", hs.ENV_CHECKPOINT_MODE: hs.MODE_AUTO}
-    assert shimming.runs(script, env)
-    assert not shimming.runs(script, {})
-    script.write_text("import torch\nimport everstep.train")
-    assert not shimming.runs(script, env)
-    script.write_text("import torch\nprint('trained')")
     agent = agents.start()
     driver = Driver(server, agent)
     driver.prepare(what, attempt=0)

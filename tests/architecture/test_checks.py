@@ -180,6 +180,8 @@ def test_newer_python_is_fine_elsewhere(tmp_path: Path) -> None:
 # --- this repository --------------------------------------------------------------------------------------------
 
 
+# `make check` runs each of them as well.
+@pytest.mark.expensive(family="own checks")
 @pytest.mark.parametrize("check", [check_purity, check_sizes, check_names, check_floor], ids=lambda c: c.__name__)
 def test_this_repository_passes(repository: Path, check) -> None:
     assert [str(finding) for finding in check.check(repository)] == []

@@ -35,6 +35,7 @@ def needs_torch(module: str) -> bool:
     return any(found.module.partition(".")[0] == "torch" for name in closure for found in imports(BY_MODULE[name]))
 
 
+@pytest.mark.expensive(family="old Pythons")
 @pytest.mark.parametrize("part", FLOORS)
 def test_it_loads_on_its_oldest_python(part: str, tmp_path: Path) -> None:
     modules = sorted(loaded_by(f"everstep.{part}", BY_MODULE))

@@ -40,7 +40,8 @@ def test_what_is_not_known_of_the_past_costs_something_but_not_the_deadline(data
 def test_without_data_it_measures_the_speed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     auto.main(["--data", str(tmp_path)])
     cases = [json.loads(line)["case"] for line in capsys.readouterr().out.splitlines()]
-    assert cases == ["a solution, deadline in 60 h", "a decision, 13 zones"]
+    live = "a live decision, 13 zones, 300 jobs of all kinds"
+    assert cases == ["a solution, deadline in 60 h", "a decision, 13 zones", live]
 
 
 def test_an_interval_holds_its_mean_and_the_gap_is_of_means() -> None:

@@ -12,15 +12,19 @@ import pytest
 from benchmarks.crowd.audit import audit
 from benchmarks.crowd.past import Past
 from benchmarks.crowd.wire import Channel, head, whole
+from everstep.model.ids import DEPLOYMENT_STREAM, MARKET_STREAM
+from everstep.ports import Append, NewRecord
+from everstep.store.registry import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.expensive(family="benchmarks")
 def test_a_small_crowd_trains_through_a_kill_of_the_server_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     arguments = (
-        "--duration 3 --agents 12 --rate 60 --journalled 20 --finished 6 --live 3 --after-snapshot 9 --restarts 1"
+        "--duration 8 --agents 12 --rate 60 --journalled 20 --finished 6 --live 3 --after-snapshot 9 --restarts 1"
     )
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.controller", *arguments.split(), "--folder", str(tmp_path)],
@@ -47,6 +51,16 @@ async def test_the_audit_finds_what_was_acknowledged_and_is_not_there(tmp_path: 
     older = (job, instance, "saved", 0, 7777, 2e9)
     found = await audit(tmp_path / "journal.db", [kept, never, older])
     assert (found.acknowledged, found.lost, found.fenced) == (3, 1, 1)
+
+
+async def test_the_audit_passes_over_what_is_not_of_a_job(tmp_path: Path) -> None:
+    await Past(tmp_path, nodes=2).write(finished=1, live=1, after_snapshot=3)
+    before = await audit(tmp_path / "journal.db", [])
+    store = open_store(f"sqlite:///{tmp_path / 'journal.db'}")
+    line = NewRecord(2e9, "PoolTold", 1, {"pool": "local/a/gpu/spot", "up": True, "why": "launched"})
+    await store.append([Append(stream, (line,)) for stream in (MARKET_STREAM, DEPLOYMENT_STREAM)], None)
+    await store.close()
+    assert await audit(tmp_path / "journal.db", []) == before
 
 
 class _Server(asyncio.Protocol):

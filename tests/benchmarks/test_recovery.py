@@ -62,6 +62,7 @@ def test_spread_of_few_values() -> None:
     assert recovery.spread([1.0, 2.0, 3.0]) == {"median": 2.0, "p25": 1.5, "p75": 2.5, "min": 1.0, "max": 3.0}
 
 
+@pytest.mark.expensive(family="benchmarks")
 def test_a_killed_worker_is_recovered_from(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     arguments = "--rounds 1 --faults worker --systems everstep --stops 0 --pause-s 0.5 --boot-s 1 --loopback"

@@ -13,6 +13,7 @@ from benchmarks.save import one
 from benchmarks.save.training import EXPERT_BYTES, Training
 
 
+@pytest.mark.expensive(family="benchmarks")
 @pytest.mark.parametrize("way", [*saving.WAYS])
 def test_each_way_saves_what_it_says(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERSTEP_REPORT_DIR", "")

@@ -13,6 +13,7 @@ from everstep.model.offers import MachineType, Market, Offer
 
 
 @pytest.mark.slow
+@pytest.mark.expensive(family="benchmarks")
 @pytest.mark.parametrize(
     ("jobs", "burst", "per_minute", "told"), [(500, 200, 60, False), (150, 60, 20, True)], ids=["hidden", "told"]
 )
@@ -26,6 +27,7 @@ def test_no_pool_is_launched_into_beyond_its_credits(jobs: int, burst: int, per_
 
 
 @pytest.mark.slow
+@pytest.mark.expensive(family="benchmarks")
 def test_without_credits_they_would_be() -> None:
     found = surge(150, 60, per_minute=None, hours=2.2)
     assert found.busiest == 150

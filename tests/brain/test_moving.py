@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from everstep.brain.lifecycle import transition
@@ -122,7 +122,7 @@ def test_without_spot_it_stays_and_nothing_is_recorded() -> None:
     assert (decision.effects, decision.record.wait, decision.record.candidates) == ((), "", ())
 
 
-@pytest.mark.parametrize("policy", ["", "rotate", "on_demand"])
+@pytest.mark.parametrize("policy", ["greedy", "rotate", "on_demand"])
 def test_the_old_policies_stay_where_they_are(policy: str) -> None:
     assert launches(decide(at_work(policy=policy))) == []
 
@@ -313,6 +313,7 @@ def run(seed: int, nodes: int, zones: ZoneRule, policy: str, faults: Faults) -> 
     return world, moves
 
 
+@example(574307, 1, ZoneRule.SAME_ZONE, "incl")  # two launches that were told to fail come one after the other
 @given(
     SEEDS,
     st.integers(1, 3),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -9,7 +10,7 @@ import pytest
 from everstep.brain.guard import changeover_s, must_on_demand, progress, work_left_s
 from everstep.brain.lifecycle import submitted, transition
 from everstep.brain.plan import Heard, Snapshot, plan
-from everstep.brain.pools import PoolBook, note_pools
+from everstep.brain.pools import PoolBook, PoolRecord, note_pools
 from everstep.brain.snapshot import Settings
 from everstep.model.causes import Cause, InstanceEnd, NoticeKind
 from everstep.model.effects import Decision, DeleteVolume, EnsureVolume, Launch, Note, Terminate
@@ -33,6 +34,7 @@ from everstep.model.events import (
     PauseRequested,
     ProgressSeen,
     RanksEnded,
+    RanksStarted,
     Rejected,
     Restored,
     RetryRequested,
@@ -103,17 +105,44 @@ def test_500_jobs_preempted_at_once_do_not_rush_one_pool() -> None:
     snapshot = Snapshot(DEPLOYMENT, jobs, MARKET, shared_folders=SHARED)
     decisions = plan(snapshot, 10.0, Random(1))
     made = [e for d in decisions for e in launches(d)]
-    assert len(made) == Settings().launches_per_minute
+    credits = Settings().launches_per_minute
+    # Both spot pools are asked as often as they may be; on-demand is not taken for want of a minute.
+    assert Counter(str(e.offer.pool) for e in made) == {str(o.pool): credits for o in MARKET[:2]}
     waiting = [d for d in decisions if not d.effects]
     assert all("no launch credit" in d.record.wait and d.wake_at is not None for d in waiting)
     # Recorded launches count as well: one call after another gets no further.
     book = PoolBook()
     for event in made:
         book = note_pools(book, event, None, 10.0)
-    again = plan(replace(snapshot, jobs=jobs[:100], pools=book), 11.0, Random(1))
+    again = plan(replace(snapshot, jobs=jobs[:150], pools=book), 11.0, Random(1))
     assert sum(len(launches(d)) for d in again) == 0
-    later = plan(replace(snapshot, jobs=jobs[:100], pools=book), 70.5, Random(1))
-    assert sum(len(launches(d)) for d in later) == Settings().launches_per_minute
+    later = plan(replace(snapshot, jobs=jobs[:150], pools=book), 70.5, Random(1))
+    assert sum(len(launches(d)) for d in later) == 2 * credits
+
+
+def asked_too_often(*offers: Offer, at: float = 5.0) -> PoolBook:
+    """Pools that were asked as often as they may be in a minute."""
+    times = (at,) * Settings().launches_per_minute
+    return PoolBook({o.pool: PoolRecord(launched_at=times) for o in offers})
+
+
+def test_a_pool_without_credit_is_passed_over_for_the_next_and_the_decision_says_so() -> None:
+    snapshot = Snapshot(DEPLOYMENT, (fresh(),), MARKET, asked_too_often(MARKET[0]), shared_folders=SHARED)
+    (decision,) = plan(snapshot, 10.0, Random(1))
+    assert [e.offer for e in launches(decision)] == [MARKET[1]]
+    verdicts = {c.what: (c.verdict, c.score) for c in decision.record.candidates}
+    assert verdicts[str(MARKET[0].pool)] == ("no launch credit", None)
+
+
+def test_for_want_of_a_minute_nobody_goes_on_demand_unless_the_deadline_says_so() -> None:
+    spent = asked_too_often(*MARKET[:2])
+    snapshot = Snapshot(DEPLOYMENT, (fresh(),), MARKET, spent, shared_folders=SHARED)
+    (decision,) = plan(snapshot, 10.0, Random(1))
+    assert launches(decision) == []
+    assert (decision.record.wait, decision.wake_at) == (f"pool {MARKET[0].pool} has no launch credit", 15.0)
+    late = fresh(work=Work(hours=1.0), objective=Objective(deadline_s=3800.0))
+    (decision,) = plan(replace(snapshot, jobs=(late,)), 10.0, Random(1))
+    assert [e.offer for e in launches(decision)] == [MARKET[2]]
 
 
 def test_a_gang_of_one_zone_is_launched_in_one_zone_that_can_hold_it() -> None:
@@ -300,6 +329,43 @@ def test_an_unused_disk_does_not_tie_the_job_to_a_dry_zone() -> None:
     moved = decide(carry_out(with_disk(), decision), offers=(offer("a"),), shared={})
     (made,) = [e.event for e in moved.effects if isinstance(e, EnsureVolume)]
     assert (made.zone, made.name) == ("a", "j-test0001-0.0-2")
+
+
+def stranded(*, mirror: str = "s3://b/p", durable: bool = True, **fields: object) -> JobState:
+    """Its only machine is gone, its disk is in zone b, and has a checkpoint on it."""
+    checkpoint = replace(task().checkpoint, mirror=mirror)
+    job = fold(fresh(checkpoint=checkpoint, **fields), [VolumeIntended(Slot(0, 0), "j-test0001-0.0", "b", "box", 10.0)])
+    job = fold(job, [DISK])
+    job = fold(job, carry(job))
+    saved = CheckpointSaved(I1, 1, 7, 100, 0.1, 0.0, durable)
+    job = fold(job, [RanksStarted(I1, 1, 1, 0.0), saved, InstanceEnded(I1, 12.0, InstanceEnd.LOST)], 12.0)
+    return carry_out(job, decide(job, 12.0, offers=(), shared={}), 12.0)
+
+
+def test_a_disk_whose_checkpoints_are_mirrored_does_not_tie_the_job_to_a_dry_zone() -> None:
+    there = (offer("a"),)
+    decision = decide(stranded(), 13.0, offers=there, shared={})
+    assert [type(e) for e in decision.effects] == [DeleteVolume]
+    assert decision.record.reasons == ("delete disk v-1: no capacity in b, but in a, where the mirror is read",)
+    moved = decide(carry_out(stranded(), decision, 13.0), 14.0, offers=there, shared={})
+    (made,) = [e.event for e in moved.effects if isinstance(e, EnsureVolume)]
+    assert made.zone == "a"
+
+
+@pytest.mark.parametrize(
+    ("job", "offers"),
+    [
+        (stranded(mirror=""), (offer("a"),)),
+        (stranded(durable=False), (offer("a"),)),
+        (stranded(outputs=("results",)), (offer("a"),)),
+        (stranded(), ()),
+    ],
+    ids=["no mirror", "nothing in the mirror", "other files are wanted", "no capacity elsewhere either"],
+)
+def test_a_disk_that_is_worth_something_is_waited_for(job: JobState, offers: Sequence[Offer]) -> None:
+    decision = decide(job, 13.0, offers=offers, shared={})
+    assert not [e for e in decision.effects if isinstance(e, DeleteVolume | EnsureVolume | Launch)]
+    assert decision.record.wait
 
 
 def test_a_disk_that_cannot_be_made_is_tried_again_after_a_pause() -> None:

@@ -69,6 +69,7 @@ def test_the_library_is_exact(cli: Cli, folder: Path) -> None:
     assert (code, report["verdict"], report["mode"]) == (0, "exact", "library"), report
 
 
+@pytest.mark.expensive(family="check")
 def test_own_checkpoints_without_the_random_state(cli: Cli, folder: Path) -> None:
     code, report = checked(cli, folder, scripts.OWN_CHECKPOINTS, "--mode", "off")
     assert (code, report["verdict"], report["exact"]) == (10, "resumes, not exact", False), report
@@ -95,6 +96,7 @@ def test_a_refusal_is_quoted(cli: Cli, folder: Path) -> None:
     assert report["reason"] == "train.py:30: sampler: cannot be rebuilt"
 
 
+@pytest.mark.expensive(family="check")
 def test_seeded_by_the_clock(cli: Cli, folder: Path) -> None:
     code, report = checked(cli, folder, scripts.TIME_SEEDED)
     assert (code, report["verdict"], report["kills"]) == (13, "not deterministic", 0)

@@ -104,10 +104,19 @@ def test_steps_take_the_time_that_is_given_for_one(capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out)["estimates"][0]["cost_p50_usd"] == pytest.approx(24 * 6.0)
 
 
+def test_hours_on_another_machine_are_said_to_be_taken_over(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--policy on_demand") == 0
+    assert "as fast as" not in capsys.readouterr().out
+    write(TASK + "work: {hours: 24, on: k9}\n")
+    assert run("--policy on_demand") == 0
+    assert "p9: taken to be as fast as k9, which the hours of work are for" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("work", "words", "says"),
     [
-        ("", "", "does not say how much there is to do"),
+        ("", "", "add work: {hours: H, on: TYPE}"),
+        ("work: {hours: 24, on: p9}\n", "--html nowhere/p.html", "nowhere/p.html: cannot be written"),
         ("work: {steps: 10}\n", "", "give --step"),
         ("work: {hours: 24, on: p9}\n", "--policy nonsense", "there is no policy 'nonsense'"),
         ("work: {hours: 24, on: p9}\n", "--policy uniform_progress", "needs a deadline"),
@@ -119,7 +128,7 @@ def test_bad_input_is_one_line_and_changes_nothing(
     capsys: pytest.CaptureFixture[str], work: str, words: str, says: str
 ) -> None:
     write(TASK + work)
-    assert run(f"{words} --html page.html") == 2
+    assert run(f"--html page.html {words}") == 2
     err = capsys.readouterr().err.strip()
     assert says in err
     assert len([line for line in err.splitlines() if not line.startswith("left out")]) == 1

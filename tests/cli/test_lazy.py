@@ -117,9 +117,13 @@ def test_every_command_has_help_with_an_example(tmp_path: Path, name: str, capsy
 
 @pytest.mark.parametrize("name", ["ckpt", "server", "local"])
 def test_every_command_of_a_group_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in COMMANDS[name].load().registered_commands:
-        build([name])([name, command.name, "--help"], prog_name="everstep", standalone_mode=False)
-        assert f"everstep {name} {command.name}" in capsys.readouterr().out.partition("Example")[2]
+    group = COMMANDS[name].load()
+    below = [([inner.name], inner.typer_instance.registered_commands) for inner in group.registered_groups]
+    for words, commands in [([], group.registered_commands), *below]:
+        for command in commands:
+            line = [name, *words, command.name]
+            build([name])([*line, "--help"], prog_name="everstep", standalone_mode=False)
+            assert f"everstep {' '.join(line)}" in capsys.readouterr().out.partition("Example")[2]
 
 
 @pytest.mark.parametrize(

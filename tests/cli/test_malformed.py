@@ -54,7 +54,7 @@ CASES = [
     ("exec", "everstep exec: JOB is missing; see everstep exec --help"),
     ("exec a", "everstep exec: the command is missing; write: everstep exec JOB -- COMMAND"),
     ("exec a --", "everstep exec: the command is missing; write: everstep exec JOB -- COMMAND"),
-    ("exec a ls", "everstep exec: unexpected: ls; see everstep exec --help"),
+    ("exec a ls", "everstep exec: unexpected: ls; write everstep exec JOB -- COMMAND"),
     ("exec a --timeout -1 -- ls", "everstep exec: --timeout: expected 0 or more"),
     ("exec a --timeout soon -- ls", "everstep exec: --timeout: expected a number"),
     ("offers V100", "everstep offers: unexpected: V100; see everstep offers --help"),

@@ -119,6 +119,10 @@ def test_prices_as_json_have_every_point_on_demand(cli: Cli, history: Path) -> N
     [
         (("--gpu", "x9"), "everstep prices: none of 3 places has prices of x9; leave a filter out"),
         (("--until", "2029-01-01"), "everstep prices: none of 3 places has prices of this time; leave a filter out"),
+        (
+            ("--since", "2030-02-02", "--until", "2030-02-01"),
+            "everstep prices: --until: 2030-02-01 lies before --since 2030-02-02",
+        ),
         (("--since", "noon"), "everstep prices: --since: expected a time such as 2030-01-31T18:00Z, found 'noon'"),
     ],
 )
@@ -144,6 +148,14 @@ def test_the_picture_is_one_page_that_needs_nothing_else(cli: Cli, history: Path
     assert len(lines) == 3
     heights = [float(point.split(",")[1]) for point in str(lines[0].get("points")).split()]
     assert heights[0] < heights[-1]
+
+
+def test_places_without_any_spot_price_make_an_empty_picture(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    listed = tmp_path / "list.csv"
+    listed.write_text("region,instance_type,on_demand_usd_per_h\nus-east-9,p9,9.5\n")
+    done = cli("prices", "plot", str(listed), "--out", str(tmp_path / "p.html"))
+    assert (done.code, done.err) == (0, "")
 
 
 def test_without_matplotlib_there_is_no_png_and_that_is_said(
@@ -229,7 +241,7 @@ def test_fixed_choices_stand_beside_choosing_again(
     ("more", "line"),
     [
         (("--start", "noon"), "--start: expected a time such as 2030-01-31T18:00Z, found 'noon'"),
-        (("--start", "0001-01-01"), "--start: {prices} has no spot prices at 0001-01-01"),
+        (("--start", "1971-01-01"), "--start: {prices} has no spot prices at 1971-01-01"),
         (("--start", "2030-02-01", "--region", "mars"), "--region: {prices} has no p3.2xlarge in mars"),
         (("--start", "2030-02-01", "--days", "0"), "--days: must be above 0, found 0"),
         (("--start", "2030-02-01", "--model", "nets"), "--model: {rates} has no 'nets'; did you mean 'net'?"),

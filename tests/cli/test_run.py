@@ -61,6 +61,54 @@ def test_the_plan_says_who_will_save_and_resume(cli: Cli, client: FakeClient, fo
     assert "resumed by everstep, from outside: train.py stays as it is" in shown
 
 
+@pytest.mark.parametrize(
+    ("command", "brings"),
+    [
+        ("python train.py --lr 1", "train.py"),
+        ("torchrun --nproc-per-node 2 sub/other.py", "sub/other.py"),
+        ("python -m sub.other", "sub/other.py"),
+        ("python -m sub", "sub/__main__.py"),
+        ("python missing.py", ""),
+        ("sleep 5", ""),
+    ],
+)
+def test_a_command_that_names_a_file_here_brings_this_folder(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, brings: str
+) -> None:
+    here = folder / "code"
+    monkeypatch.chdir(here)
+    (here / "sub").mkdir()
+    for name in ("other.py", "__main__.py"):
+        (here / "sub" / name).write_text("print(2)\n")
+    for words in (command.split(), [command]):
+        client.calls.clear()
+        done = cli("run", "-y", "-d", "--", *words)
+        assert done.code == 0, done.err
+        told = f"{here} is brought along, as the command names {brings}; another folder: --workdir"
+        assert (told in done.err) == bool(brings)
+        assert bool(submitted(client).workdir_digest) == bool(brings)
+    client.calls.clear()
+    assert cli("run", "-y", "-d", "--workdir", "sub", "--", *command.split()).code == 0
+    [(archive,)] = client.called("upload")
+    assert submitted(client).workdir_digest == archive.removesuffix(".tar.gz")
+
+
+def test_what_to_bring_home(cli: Cli, client: FakeClient, folder: Path) -> None:
+    words = ("--bring-home", "model.pt", "--bring-home", "logs")
+    assert cli("run", "-y", "-d", *words, "--", "true").code == 0
+    assert submitted(client).outputs == ("model.pt", "logs")
+
+
+def test_a_home_folder_is_not_brought_along(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder / "code"))
+    monkeypatch.chdir(folder / "code")
+    done = cli("run", "-y", "-d", "--", "python", "train.py")
+    assert "warning: train.py is not brought along" in done.err
+    assert submitted(client).workdir_digest == ""
+
+
 def test_the_plan_counts_machines_of_one_offer(cli: Cli, client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(OFFER, zone="box-b")
     monkeypatch.setattr(client, "plan", lambda task: replace(PLAN, offers=(OFFER, OFFER, other)))

@@ -9,6 +9,7 @@ import pytest
 
 from everstep.client import launcher
 from everstep.client import results as r
+from everstep.client.api import Client
 from everstep.client.home import Home, ServerInfo
 from everstep.client.launcher import ServerFailed, ServerStatus
 from everstep.providers.local import rpc
@@ -53,6 +54,23 @@ def test_a_server_that_does_not_start_is_told_in_one_line(cli: Cli, monkeypatch:
     monkeypatch.setattr(launcher, "start_background", start)
     done = cli("server", "start")
     assert (done.code, done.err) == (1, "everstep server: the server did not start (exit code 1) port 7 is taken\n")
+
+
+@pytest.mark.parametrize(
+    ("phases", "told"),
+    [({"ended": 7}, ""), ({"running": 1, "ended": 2}, "1 job goes on"), ({"running": 2, "paused": 1}, "3 jobs go on")],
+)
+def test_stop_says_which_jobs_go_on_without_the_server(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, phases: dict[str, int], told: str
+) -> None:
+    monkeypatch.setattr(launcher, "stop", lambda home: True)
+    monkeypatch.setattr(Client, "__init__", lambda self, **_: None)
+    monkeypatch.setattr(Client, "close", lambda self: None)
+    monkeypatch.setattr(Client, "health", lambda self: r.Health("0", "d", 1, 0.0, 0.0, phases))
+    done = cli("server", "stop")
+    assert done.out == "stopped\n"
+    assert done.err.startswith(told)
+    assert bool(done.err) == bool(told)
 
 
 @pytest.mark.parametrize(("ran", "said"), [(True, "stopped\n"), (False, "no server runs for {home}\n")])

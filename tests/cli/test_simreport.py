@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from everstep.cli.main import execute
 from tests.cli.test_simworld import trace
 
+CELLS = "policy,cost_usd,finish_h,deadline_met\n"
 GRID = "file,gang,task_h,deadline_h,changeover_h,start_tick_in_file,policy"
 
 
@@ -139,11 +141,17 @@ def test_names_from_a_file_are_text_and_not_tags(folder: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.json", "no", "a.json: is not JSON"),
-        ("a.json", "[]", "a.json: is no output of a simulation"),
+        ("a.json", "no", "a.json:1: is not JSON"),
+        ("a.json", "[]", "a.json: expected an object, found []"),
+        ("a.json", "[" * 100_000, "a.json: is not usable JSON"),
+        ("a.json", "{}", "a.json: is no output of a simulation"),
         ("a.json", '{"report": "sim world"}', "a.json: is not whole: KeyError('results')"),
-        ("a.csv", "x\n1\n", "a.csv: is no output of `sim grid` or `sim zones`"),
-        ("a.csv", "policy,cost_usd,finish_h,deadline_met\np,much,1,true\n", "a.csv: a cell is not what a grid writes"),
+        ("a.csv", "x\n1\n", "a.csv:1: policy: the column is missing; the file has x"),
+        ("a.csv", f"{CELLS}p,much,1,true\n", "a.csv:2: cost_usd: expected USD, 0 or more, found 'much'"),
+        ("a.csv", f"{CELLS}p,nan,1,true\n", "a.csv:2: cost_usd: expected USD, 0 or more, found 'nan'"),
+        ("a.csv", f"{CELLS}p,1,inf,true\n", "a.csv:2: finish_h: expected hours, 0 or more, found 'inf'"),
+        ("a.csv", f"{CELLS}p,1,1,maybe\n", "a.csv:2: deadline_met: expected 1 or 0, found 'maybe'"),
+        ("a.csv", f'{CELLS}"{"p" * 200_000}\n', "a.csv: is not CSV: field larger than field limit"),
     ],
 )
 def test_what_no_simulation_wrote_is_refused(
@@ -155,10 +163,56 @@ def test_what_no_simulation_wrote_is_refused(
     assert not Path("r.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("cost_usd", math.nan, "expected a number, found nan"),
+        ("cost_usd", "x", "could not convert"),
+        ("cost_usd", 1e300, "expected a number, found 1e+300"),
+        ("finish_h", math.inf, "expected a number, found inf"),
+        ("policy", 7, "expected text, found 7"),
+        ("spells", None, "not iterable"),
+        (
+            "spells",
+            [{"slot": "0", "start_h": 0, "end_h": None, "market": "spot", "zone": "z", "end": ""}],
+            "found None",
+        ),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], key: str, value: object, said: str
+) -> None:
+    result = {
+        **{"policy": "p", "start_tick": 0, "cost_usd": 1.0, "finish_h": 2.0, "deadline_met": True},
+        **{"overhead_h": {}, "spells": [], key: value},
+    }
+    world = {
+        **{"report": "sim world", "mode": "m", "traces": [], "sources": [], "task_h": 1, "deadline_h": 2, "gang": 1},
+        **{"conditions": {}, "results": [result]},
+    }
+    Path("w.json").write_text(json.dumps(world))
+    assert run("sim report w.json --out r.html") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("w.json: is not whole: ")
+    assert said in err
+    assert not Path("r.html").exists()
+
+
+def test_a_mark_that_some_runs_lack_is_not_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = GRID + ",cost_usd,finish_h,spot_exits,deadline_met"
+    rows = [f"a.json,1,6,9,0.2,{start},{policy},{usd},7.0,0,true" for start, policy, usd in (
+        *((0, "greedy", 10.0), (10, "greedy", 30.0), (0, "optimal", 8.0)),
+        *((0, "on_demand", 12.0), (10, "on_demand", 40.0)),
+    )]  # fmt: skip
+    Path("costs.csv").write_text("\n".join([header, *rows, ""]))
+    _, (told,) = page(capsys, "costs.csv")
+    assert (told["on_demand_usd"], told["optimal_usd"], told["unit"]) == (26.0, None, "USD")
+
+
 def test_a_file_that_is_not_there_and_a_place_that_cannot_be_written(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("sim report gone.json") == 2
     assert capsys.readouterr().err == "gone.json: cannot be read: no such file or directory; check the path\n"
     assert run("sim report gone.json --out nowhere/r.html") == 2
-    assert "--out: nowhere/r.html cannot be written" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("nowhere/r.html: cannot be written: nowhere is no folder")

@@ -89,7 +89,12 @@ def test_more_processes_print_the_same(folder: Path, capsys: pytest.CaptureFixtu
     [
         ("--policy gredy", "--policy: there is no policy 'gredy'; did you mean 'greedy'?"),
         ("--set boots_s=3", "--set: there is nothing called 'boots_s'; did you mean 'boot_s'?"),
-        ("--set boot_s=soon", "--set: boot_s: expected a number, not below 0, found 'soon'"),
+        ("--set boot_s=soon", "--set: boot_s: expected a number, not below 0 and 1e+12 at most, found 'soon'"),
+        ("--set boot_s=1e300", "--set: boot_s: expected a number, not below 0 and 1e+12 at most, found '1e300'"),
+        ("--set quota=0", "--set: quota: expected a whole number, above 0 and 1e+12 at most, found '0'"),
+        ("--set max_life_s=0", "--set: max_life_s: expected a number, above 0 and 1e+12 at most, found '0'"),
+        ("--deadline-h inf", "--deadline-h: expected hours; leave it out for none"),
+        ("--deadline-h nan", "--deadline-h: expected hours; leave it out for none"),
         ("--set notice_chance=2", "--set: notice_chance: expected a chance, 0 to 1, found '2'"),
         ("--set told=perhaps", "--set: told: expected true or false, found 'perhaps'"),
         ("--set boot_s", "--set: expected KEY=VALUE, found 'boot_s'"),
@@ -114,3 +119,10 @@ def test_a_deadline_shorter_than_the_work_and_twins_are_refused(
     trace(folder / "set" / "twin.json", [1] * 120, zone="easta")
     assert run("sim world --trace set --task-h 6") == 2
     assert "set/twin.json: metadata.zone: the same zone and machine type as set/easta.json" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"{JOB} --journal nowhere/j.jsonl") == 2
+    assert capsys.readouterr().err.startswith("nowhere/j.jsonl: cannot be written: nowhere is no folder")

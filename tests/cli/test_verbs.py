@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from everstep.client import results as r
 from everstep.client.home import NoServer
+from everstep.model.codec import to_dict
 from everstep.model.errors import Conflict
-from tests.cli.conftest import Cli, FakeClient
+from everstep.model.task import Task
+from tests.cli.conftest import NOW, RUNNING, Cli, FakeClient
+from tests.cli.test_run import Terminal
 
 
 @pytest.mark.parametrize(
@@ -45,6 +49,30 @@ def test_an_ambiguous_beginning_changes_nothing(cli: Cli, client: FakeClient) ->
 def test_restore_names_the_new_base(cli: Cli, client: FakeClient) -> None:
     assert cli("ckpt", "restore", "aaaa", "--step", "800").out == "aaaa: the next attempt starts from 1:800\n"
     assert client.called("restore") == [("aaaa", 800, None)]
+
+
+@pytest.mark.parametrize("phase", ["succeeded", "failed", "cancelled", "paused"])
+def test_a_restore_that_leases_machines_shows_the_plan_and_asks(
+    cli: Cli, client: FakeClient, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = NOW if phase != "paused" else None
+    client.found = {RUNNING.job: replace(RUNNING, phase=phase, ended_at=ended, task=to_dict(Task(name="t", run="x")))}
+    words = ("ckpt", "restore", "aaaa", "--step", "800")
+    done = cli(*words)
+    assert (done.code, client.called("restore")) == (2, []), "nobody could answer"
+    assert done.err.endswith("asks before it spends, and there is no terminal to ask on; add -y\n")
+    done = cli(*words, "-y")
+    assert (done.code, done.out) == (0, "aaaa: the next attempt starts from 1:800\n")
+    assert "choice   box-a spot at $0.40/h" in done.err
+    for said, code, asked in (("n\n", 1, 1), ("y\n", 0, 2)):
+        monkeypatch.setattr("sys.stdin", Terminal(said))
+        done = cli(*words)
+        assert "Go on from step 800 with these?" in done.err
+        assert (done.code, len(client.called("restore"))) == (code, asked)
+    # What cannot be gone back to is refused by the server, without a plan.
+    plans = len(client.called("plan"))
+    cli("ckpt", "restore", "aaaa", "--step", "950")
+    assert len(client.called("plan")) == plans
 
 
 def test_logs_are_printed_as_they_are(cli: Cli, client: FakeClient) -> None:

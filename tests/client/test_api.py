@@ -11,7 +11,7 @@ import pytest
 
 from everstep.client import api
 from everstep.client.api import Client
-from everstep.client.home import Home, NoServer, ServerInfo, UnsafeFile
+from everstep.client.home import Home, NoServer, ServerInfo, UnsafeFile, write_private
 from everstep.client.wire import ServerTrouble, Unavailable, Wire
 from everstep.model import events as ev
 from everstep.model.errors import BadInput, Conflict, NotAuthorized, NotFound, Throttled
@@ -136,7 +136,7 @@ async def test_following_survives_a_restart_of_the_server(rig: Rig, tmp_path: Pa
     rig.add(two_attempts())
     home = Home(tmp_path / "home")
     home.path.mkdir()
-    installation._write(home.token_file, fakes.TOKEN + "\n")
+    write_private(home.token_file, fakes.TOKEN + "\n")
 
     def announce(url: str) -> None:
         installation.announce(home, ServerInfo(url, 1, 0.0, "d", "v"))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from everstep.control.controller import LOOP, Controller
 from everstep.model.events import Event, JobSubmitted
-from everstep.model.ids import DEPLOYMENT_STREAM, JobId
+from everstep.model.ids import JOB_STREAMS, JobId
 from everstep.model.job import InstancePhase, JobState
 from everstep.model.task import Task
 from everstep.ports import Append, Fence, NewRecord, Record
@@ -156,7 +156,7 @@ class Site:
     async def lines(self, job: JobId | None = None) -> list[Record]:
         """The journal of a job, of all jobs without one."""
         records = await self.store.read(limit=1_000_000)
-        return [r for r in records if r.stream != DEPLOYMENT_STREAM and (job is None or r.stream == f"job/{job}")]
+        return [r for r in records if r.stream.startswith(JOB_STREAMS) and (job is None or r.stream == f"job/{job}")]
 
     async def kinds(self, job: JobId = JOB) -> list[str]:
         """Kinds of the job's lines."""

@@ -13,15 +13,20 @@ from hypothesis import strategies as st
 from everstep.control.agents import AgentDesk, NotYet
 from everstep.control.telemetry import Telemetry
 from everstep.model import handshake as h
+from everstep.model.causes import InstanceEnd
 from everstep.model.errors import BadInput, Conflict, HandshakeMismatch, NotAuthorized
 from everstep.model.events import (
     AttemptsSkipped,
     CheckpointSaved,
     Event,
+    InstanceEnded,
     InstanceJoined,
     LaunchFailed,
+    NoticeReceived,
+    OutputsStored,
     ProgressSeen,
     RanksEnded,
+    ShutdownReported,
 )
 from everstep.model.ids import InstanceId, JobId, LaunchToken
 from everstep.model.job import InstanceState, JobState
@@ -36,7 +41,7 @@ class Inbox:
     """Knows one job; makes durable when it is told to."""
 
     def __init__(self, state: JobState) -> None:
-        self.state = state
+        self.job = state
         self.events: list[Event] = []
         self.open: list[asyncio.Future[None]] = []
         self.at_once = True
@@ -46,12 +51,15 @@ class Inbox:
         return self.newest
 
     def find(self, job: JobId, token: LaunchToken) -> tuple[JobState, InstanceState] | None:
-        found = self.state.instances.get(token) if job == self.state.id else None
-        return None if found is None else (self.state, found)
+        found = self.job.instances.get(token) if job == self.job.id else None
+        return None if found is None else (self.job, found)
+
+    def state(self, job: JobId) -> JobState | None:
+        return self.job if job == self.job.id else None
 
     def job_of(self, instance: InstanceId) -> JobId | None:
-        found = self.state.by_instance(instance)
-        return self.state.id if found is not None and found.alive else None
+        found = self.job.by_instance(instance)
+        return self.job.id if found is not None and found.alive else None
 
     def put(self, job: JobId, event: Event) -> asyncio.Future[None]:
         self.events.append(event)
@@ -406,6 +414,74 @@ def test_ranks_that_failed_raise_a_suspicion() -> None:
         await c.desk.report(ME, [{**ended, "seq": 2, "outcome": "ok", "rc": 0}])
         assert suspects == [ME]
         assert [e.outcome for e in c.inbox.events if isinstance(e, RanksEnded)] == ["failed", "ok"]
+
+    at_desk(main)
+
+
+LATE: list[dict[str, Any]] = [
+    {"kind": h.MSG_SAVED, "attempt": 1, "step": 7},
+    {"kind": h.MSG_ENDED, "attempt": 1, "outcome": "saved", "step": 7},
+    {"kind": h.MSG_NOTICE, "notice": "terminate", "deadline": 5.0},
+    {"kind": h.MSG_OUTPUTS_STORED, "files": 1, "bytes": 2},
+    {"kind": h.MSG_SHUTDOWN, "how": "preempted"},
+]
+
+
+def ended(joined: bool = True) -> JobState:
+    return fold(fold(fresh(), machine(1)[: 4 if joined else 2]), [InstanceEnded(ME, 5.0, InstanceEnd.PREEMPTED)], 5.0)
+
+
+def test_facts_of_a_machine_that_has_ended_are_taken_in_and_acknowledged_when_durable() -> None:
+    async def main(c: Counter) -> None:
+        c.inbox.at_once = False
+        beat = {"seq": 3, "kind": h.MSG_HEARTBEAT, "attempt": 9}
+        told = [{"seq": 4 + n, **message} for n, message in enumerate(LATE)]
+        telling = asyncio.ensure_future(c.desk.report(ME, [beat, *told, {**beat, "seq": 20}], given_for=JOB))
+        await c.clock.sleep(1.0)
+        assert not telling.done()
+        assert [type(e) for e in c.inbox.events] == [
+            CheckpointSaved, RanksEnded, NoticeReceived, OutputsStored, ShutdownReported,
+        ]  # fmt: skip
+        c.inbox.flush()
+        assert (await telling)["ack"] == 20
+        assert ME not in c.telemetry.observed, "nothing is remembered of a machine that is gone"
+        with pytest.raises(BadInput):
+            await c.desk.report(ME, [{"seq": 21, "kind": h.MSG_SAVED, "attempt": 1}], given_for=JOB)
+
+    at_desk(main, ended())
+
+
+def test_signs_of_life_of_a_machine_that_has_ended_are_refused_so_that_its_agent_leaves() -> None:
+    async def main(c: Counter) -> None:
+        for message in ({"kind": h.MSG_HEARTBEAT}, {"kind": h.MSG_PROGRESS, "attempt": 1, "step": 1}):
+            with pytest.raises(NotAuthorized):
+                await c.desk.report(ME, [{"seq": 1, **message}], given_for=JOB)
+        with pytest.raises(NotAuthorized):
+            await c.desk.orders(ME, seen=0, wait_s=1.0)
+        with pytest.raises(NotAuthorized):
+            await c.desk.report(ME, [saved(1)], given_for=JobId("j-other"))
+
+    at_desk(main, ended())
+
+
+def test_a_machine_of_which_the_journal_knows_no_join_has_to_join_before_it_tells_anything() -> None:
+    async def main(c: Counter) -> None:
+        with pytest.raises(NotAuthorized):
+            await c.desk.report(ME, [saved(1)], given_for=JOB)
+        assert c.inbox.events == []
+
+    at_desk(main, ended(joined=False))
+
+
+def test_a_machine_that_ends_while_it_joins_is_not_let_in() -> None:
+    async def main(c: Counter) -> None:
+        c.inbox.at_once = False
+        joining = asyncio.ensure_future(c.desk.join(c.token, body()))
+        await asyncio.sleep(0)
+        c.inbox.job = ended()
+        c.inbox.flush()
+        with pytest.raises(NotAuthorized):
+            await joining
 
     at_desk(main)
 

@@ -7,6 +7,7 @@ import pytest
 from everstep.brain.pools import PoolBook, PoolRecord
 from everstep.control import snapshots
 from everstep.control.packing import pack, unpack
+from everstep.control.shelf import Leaf, Shelf
 from everstep.control.snapshots import Moment, Snapshots
 from everstep.model.ids import JobId
 from everstep.model.job import JobPhase, JobState
@@ -29,11 +30,11 @@ def state(number: int, **more: object) -> JobState:
     return job(f"j-{number:08d}", machine(f"i-{number}"), attempts=(attempt(1, f"i-{number}"),), **more)
 
 
-def ended(*numbers: int) -> dict[JobId, bytes]:
-    return {s.id: pack(s) for s in (state(n, phase=JobPhase.SUCCEEDED) for n in numbers)}
+def ended(*numbers: int) -> dict[JobId, Leaf]:
+    return {s.id: Shelf().put(pack(s)) for s in (state(n, phase=JobPhase.SUCCEEDED) for n in numbers)}
 
 
-def moment(seq: int, live: list[JobState], away: dict[JobId, bytes]) -> Moment:
+def moment(seq: int, live: list[JobState], away: dict[JobId, Leaf]) -> Moment:
     return Moment(seq, {s.id: s for s in live}, away, POOLS)
 
 
@@ -88,10 +89,10 @@ async def test_a_job_that_was_retried_is_live_and_when_it_ends_again_its_new_end
     await kept.save(moment(2, [state(1)], rest))
     assert await Snapshots(store, Clock()).load() == moment(2, [state(1)], rest)
     again = state(1, phase=JobPhase.FAILED)
-    await kept.save(moment(3, [], {**rest, again.id: pack(again)}))
+    await kept.save(moment(3, [], {**rest, again.id: Shelf().put(pack(again))}))
     found = await Snapshots(store, Clock()).load()
     assert found is not None
-    assert unpack(found.ended[again.id]) == again
+    assert unpack(found.ended[again.id].read()) == again
 
 
 @pytest.mark.parametrize("which", ["head", "part"])

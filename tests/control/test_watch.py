@@ -21,6 +21,7 @@ from everstep.model.events import (
     NoticeReceived,
     TerminateIntended,
     VolumeDeleted,
+    VolumeDeleteIntended,
     VolumeIntended,
     VolumeReady,
 )
@@ -70,12 +71,15 @@ class Known:
         self.job = state
         self.told: list[Event] = []
         self.terminated: list[InstanceId] = []
+        self.deleted: list[VolumeId] = []
         self.troubles: list[str] = []
 
     def put(self, job: JobId, event: Event) -> asyncio.Future[None]:
         assert job == self.job.id
         self.told.append(event)
-        return asyncio.get_running_loop().create_future()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
 
     def state(self, job: JobId) -> JobState | None:
         return self.job if job == self.job.id else None
@@ -85,6 +89,9 @@ class Known:
 
     def terminate(self, job: JobId, instance: InstanceId) -> None:
         self.terminated.append(instance)
+
+    def delete_volume(self, job: JobId, volume: VolumeId) -> None:
+        self.deleted.append(volume)
 
     def market_moved(self) -> None:
         raise AssertionError("the sweep does not look at the market")
@@ -339,6 +346,29 @@ def test_a_disk_whose_answer_was_lost_is_adopted_and_its_end_is_told() -> None:
         assert t.known.told[1:] == [VolumeDeleted(VolumeId("v-1"), START + 9.0)]
 
     watching(main, fold(fresh(1), [intended], START))
+
+
+def test_a_disk_whose_deletion_was_refused_is_deleted_again_now_and_then() -> None:
+    intended = VolumeIntended(Slot(0, 0), "n", "a", "box", 10.0)
+    made = VolumeReady(Slot(0, 0), VolumeId("v-1"), START, 0.05)
+
+    async def main(t: Tower) -> None:
+        t.vendor.rows = [disk()]
+        for _ in range(3):
+            await t.clock.sleep(9.0)
+            await t.watch.poll()
+        assert t.known.deleted == []
+        t.known.job = fold(t.known.job, [VolumeDeleteIntended(VolumeId("v-1"))], START)
+        for _ in range(7):
+            await t.watch.poll()
+            await t.clock.sleep(5.0)
+        assert t.known.deleted == [VolumeId("v-1")] * 2
+        t.known.job = fold(t.known.job, [VolumeDeleted(VolumeId("v-1"), START)], START)
+        await t.clock.sleep(60.0)
+        await t.watch.poll()
+        assert len(t.known.deleted) == 2
+
+    watching(main, fold(fresh(1), [intended, made], START))
 
 
 # --- With the whole controller ----------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def folder(tmp_path: Path, leak_guard: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.expensive(family="pages")
 @pytest.mark.parametrize(("name", "least"), [("cloud-in-a-box", 14), ("train-library", 6), ("resume", 5)])
 def test_a_page_does_what_it_shows(repository: Path, folder: Path, name: str, least: int) -> None:
     assert pages.run(repository / "docs" / f"{name}.md", folder) >= least

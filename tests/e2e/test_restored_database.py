@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from everstep.cli.main import execute
 from everstep.model.errors import BadInput
 from tests.e2e.rig import Rig
 
@@ -68,6 +71,53 @@ def test_job_goes_on_from_a_database_of_before_its_recovery(rig: Rig) -> None:
     if listed:
         rig.client.end_unknown(sorted(listed))
     rig.wait_for(lambda: not rig.alive(), "end of every machine")
+
+
+@pytest.mark.expensive(family="restored database")
+def test_a_server_that_lost_its_disk_comes_back_from_its_backup(
+    make_rig: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machines know it again and train on; one that was leased after the backup is listed and left alone."""
+    bucket = tmp_path / "bucket"
+    rig = make_rig(config=f"backup: file://{bucket}\nbackup_s: 0.2\n")
+    rig.start()
+    known = rig.stepper(options="--steps 400 --step-s 0.1")
+    rig.wait_step(known, 3)
+    numbers = _numbers(bucket)
+    rig.wait_for(lambda: _numbers(bucket) - numbers, "a backup of a job that trains")
+    earlier = tmp_path / "earlier"
+    shutil.copytree(bucket, earlier, ignore=shutil.ignore_patterns(".everstep-staging"))
+    (kept,) = rig.members(known)
+    rig.submit("sleep 600")
+    later = rig.jobs[-1]
+    rig.wait_phase(later, "running")
+    (forgotten,) = rig.members(later)
+
+    rig.kill_server()
+    for path in rig.home.path.iterdir():  # the disk is lost; the box is the vendor's, and goes on
+        if path != rig.box_home:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    monkeypatch.setenv("EVERSTEP_HOME", str(rig.home.path))
+    assert execute(["server", "restore", f"file://{earlier}"]) == 0
+    assert execute(["server", "restore", f"file://{earlier}"]) == 2, "a journal is never overwritten"
+    rig.start()
+    rig.jobs.remove(later)  # nobody remembers it
+    (unknown,) = rig.wait_for(rig.client.unknown, "list of the unknown")
+    assert (unknown.kind, unknown.id, unknown.job) == ("instance", forgotten, later)
+    step = max(line.step for line in rig.trail("step"))
+    rig.wait_step(known, step + 40)
+    assert {r["id"] for r in rig.alive()} == {kept, forgotten}, "a sweep ended a live machine"
+    assert len(rig.detail(known).attempts) == 1
+    rig.wait_for(lambda: "failing" not in rig.client.health().backup, "backups of the new server")
+    rig.client.end_unknown([forgotten])
+    rig.wait_for(lambda: {r["id"] for r in rig.alive()} == {kept}, "end of the unknown machine")
+    rig.client.cancel(known)
+    rig.client.wait(known, timeout_s=90)
+    rig.wait_for(lambda: not rig.alive(), "end of every machine")
+
+
+def _numbers(bucket: Path) -> set[str]:
+    return {path.name for path in bucket.glob("*/*.tar.gz")}
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -135,3 +135,17 @@ def test_the_real_lifetimes_can_be_read() -> None:
     assert sum(one.lived_h for one in named.lives) == pytest.approx(sum(one.lived_h for one in counted.lives))
     assert counted.paired
     assert not named.paired
+
+
+def test_a_count_that_no_cluster_has_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        lives(tmp_path, "1000,999999999999")
+    assert str(caught.value).endswith(
+        ":1: alive: expected machines of one cluster, 1000000 at most, found '999999999999'"
+    )
+
+
+def test_a_loss_within_the_first_second_is_a_life_of_a_second(tmp_path: Path) -> None:
+    header = "lo_h,hi_h,preempted,cloud,zone,gpu,num_gpus,start"
+    (found,) = lives(tmp_path, header, f"0,5e-324,1,aws,us-east-1a,v100,1,{START}")
+    assert (found.lived_h, found.ended_by_h) == (SHORTEST_H, SHORTEST_H)

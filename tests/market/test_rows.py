@@ -72,10 +72,16 @@ def test_a_bad_table_is_refused_with_one_line(tmp_path: Path, text: str, message
         ("-1", lambda row: row.price("price"), "expected USD per hour, 0 or more, found '-1'"),
         ("nan", lambda row: row.price("price"), "expected USD per hour, 0 or more, found 'nan'"),
         ("inf", lambda row: row.price("price"), "expected USD per hour, 0 or more, found 'inf'"),
+        ("1e300", lambda row: row.price("price"), "expected USD per hour, 0 or more and 1e+15 at most, found '1e300'"),
         ("", lambda row: row.number("price"), "expected a number, 0 or more, found ''"),
         ("1.5", lambda row: row.count("price"), "expected a whole number, 0 or more, found '1.5'"),
         ("", lambda row: row.word("price"), "the cell is empty"),
         ("noon", lambda row: row.instant("price"), "expected a time such as 2030-01-31T18:00:00Z, found 'noon'"),
+        (
+            "0001-01-01T00:00:00+14:00",
+            lambda row: row.instant("price"),
+            "expected a time such as 2030-01-31T18:00:00Z, found '0001-01-01T00:00:00+14:00'",
+        ),
         ("yes", lambda row: row.flag("price"), "expected 1 or 0, found 'yes'"),
     ],
 )
@@ -106,3 +112,15 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
 def test_times_without_a_zone_are_utc(tmp_path: Path) -> None:
     found = read(table(tmp_path, "zone,price\na,2030-01-31\nb,2030-01-31T01:00:00+01:00\nc,2030-01-31T00:00:00Z\n"))
     assert {row.instant("price") for row in found} == {1_896_048_000.0}
+
+
+def test_a_header_of_very_many_columns_is_read_at_once(tmp_path: Path) -> None:
+    path = table(tmp_path, ",".join(str(n) for n in range(50_000)) + "\n1\n")
+    with pytest.raises(Malformed, match="zone: the column is missing"):
+        read(path)
+
+
+def test_what_a_terminal_would_obey_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(Malformed) as caught:
+        read(table(tmp_path, "zone,\x1b[31mprice\0\x07\na,1\n"))
+    assert str(caught.value).endswith("price: the column is missing; the file has zone, \ufffd[31mprice\ufffd\ufffd")

@@ -57,6 +57,9 @@ def test_a_file_is_found_by_path_and_by_address(tmp_path: Path) -> None:
     ("where", "message"),
     [
         ("{}/absent.csv", "{}/absent.csv: cannot be read: no such file or directory; check the path"),
+        ("{}/" + 300 * "x", "{}/" + 300 * "x" + ": cannot be read: file name too long; check the path"),
+        ("~nobody-of-that-name/x", "~nobody-of-that-name/x: cannot be read: there is no such user; check the path"),
+        ("https://[bad", "https://[bad: is no address: invalid ipv6 url; check the address"),
         ("file://{}/absent.csv", "{}/absent.csv: cannot be read: no such file or directory; check the path"),
         ("{}", "{}: is a folder; name a file in it"),
         ("http://example.com/a", "http://example.com/a: http:// is not fetched; name a file, file:// or https://"),
@@ -163,3 +166,18 @@ def test_the_date_of_a_file_is_in_its_name_or_that_of_its_folder(tmp_path: Path,
     path.write_text("x")
     os.utime(path, (instant("2031-01-01"),) * 2)
     assert date_of_file(path) == instant(date)
+
+
+def test_a_password_in_an_address_is_told_to_nobody(tmp_path: Path) -> None:
+    url = "https://me:secret@example.com/aws/vms.csv"
+    web = Web(httpx.Response(200, content=b"x"), down, down)
+    with web.client() as client:
+        fetched = find(url, cache=tmp_path, now=NOW, client=client)
+        again = find(url, cache=tmp_path, now=NOW + 2 * FRESH_S, client=client)
+        with pytest.raises(BadInput) as caught:
+            find(f"{url}2", cache=tmp_path, now=NOW, client=client)
+    assert "authorization" in web.asked[0].headers
+    assert fetched.source == again.source == "https://me:***@example.com/aws/vms.csv"
+    told = [again.note, str(caught.value), *(p.read_text() for p in tmp_path.iterdir())]
+    assert "me:***@example.com" in again.note
+    assert not any("secret" in text for text in told)

@@ -107,6 +107,7 @@ class FakeController:
         self.strangers: list[ProviderResource] = []
         self.ended: list[str] = []
         self.failure: Exception | None = None
+        self.troubles: dict[str, str] = {}
         self._store = store
 
     def live_states(self) -> Sequence[JobState]:
@@ -183,7 +184,12 @@ class FakeDesk:
             raise NotAuthorized("unknown credential")
         return InstanceId(credential.removeprefix("credential-of-"))
 
-    async def report(self, instance: InstanceId, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def bearer(self, credential: str) -> tuple[JobId, InstanceId]:
+        return JobId("j-1"), self.authenticate(credential)
+
+    async def report(
+        self, instance: InstanceId, messages: Sequence[Mapping[str, Any]], *, given_for: JobId | None = None
+    ) -> dict[str, Any]:
         if self.failure is not None:
             raise self.failure
         self.reports.append(messages)

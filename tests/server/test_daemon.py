@@ -83,14 +83,14 @@ def test_the_deployment_is_made_once_and_never_guessed_anew(tmp_path: Path) -> N
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
 def test_listening_elsewhere_needs_tls_or_a_word(host: str) -> None:
     with pytest.raises(BadInput, match="can be reached from other machines"):
-        listening.check_exposure(host, None, insecure=False)
-    listening.check_exposure(host, None, insecure=True)
-    listening.check_exposure(host, Tls(Path("c"), Path("k")), insecure=False)
+        listening.check_exposure(host, tls=False, insecure=False)
+    listening.check_exposure(host, tls=False, insecure=True)
+    listening.check_exposure(host, tls=True, insecure=False)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_needs_nothing(host: str) -> None:
-    listening.check_exposure(host, None, insecure=False)
+    listening.check_exposure(host, tls=False, insecure=False)
 
 
 def test_a_chosen_port_is_none_that_callers_are_given() -> None:

@@ -17,6 +17,7 @@ from everstep.model.errors import BadInput, NotFound
 from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import JobPhase
 from everstep.server import files as files_module
+from everstep.server import logs as logs_module
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
 from everstep.server.logs import LogBook, LogKey, whole_characters
@@ -160,6 +161,19 @@ def test_forgotten_logs_are_gone(tmp_path: Path) -> None:
     book.forget(JOB)
     assert book.keys(JOB) == []
     assert not list(tmp_path.iterdir())
+
+
+def test_of_many_jobs_with_logs_only_so_many_are_remembered_and_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs_module, "_JOBS_OPEN", 3)
+    book = LogBook(tmp_path, segment_bytes=4)
+    jobs = [JobId(f"j-{n}") for n in range(20)]
+    for offset in (0, 5):
+        for job in jobs:
+            assert book.append(job, KEY, offset, b"12345") == offset + 5
+            assert len(book._jobs) <= 3
+    assert [book.read(job, KEY, 0, 99) for job in jobs] == [(0, b"1234512345")] * 20
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from everstep.model.job import InstancePhase, JobPhase, Saved
 from everstep.model.offers import Market
 from everstep.model.task import Task
 from everstep.ports import ProviderResource, ResourceKind
+from everstep.server import views
 from tests.server import fakes
 from tests.server.fakes import Rig
 
@@ -94,6 +95,30 @@ async def test_kept_machines_are_seen_in_the_list(rig: Rig) -> None:
     async with rig.client() as client:
         [shown] = (await client.get("/api/v1/jobs")).json()["jobs"]
     assert shown["wait"] == "cancel, or 2030-03-17 17:46:40 UTC: its machines are kept for debugging"
+
+
+async def test_who_waits_is_told_why_a_provider_offers_nothing(rig: Rig) -> None:
+    rig.add(fakes.job("j-1", phase=JobPhase.ACQUIRING, wait="no provider offers anything"))
+    rig.controller.troubles = {"gcp": "wrong credentials", "aws": "timeout"}
+    async with rig.client() as client:
+        [line] = (await client.get("/api/v1/jobs")).json()["jobs"]
+        assert line["wait"] == "no provider offers anything (aws: timeout; gcp: wrong credentials)"
+        rig.controller.troubles = {}
+        [line] = (await client.get("/api/v1/jobs")).json()["jobs"]
+        assert line["wait"] == "no provider offers anything"
+
+
+async def test_of_ended_jobs_only_so_many_are_kept_at_hand_and_all_are_listed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "_ENDED_KEPT", 3)
+    for n in range(9):
+        rig.add(fakes.job(f"j-{n}", phase=JobPhase.SUCCEEDED, ended_at=1000.0))
+    async with rig.client() as client:
+        for _ in range(2):
+            listed = (await client.get("/api/v1/jobs", params={"all": True})).json()["jobs"]
+            assert sorted(j["job"] for j in listed) == [f"j-{n}" for n in range(9)]
+    assert len(rig.context.views._ended) == 3
 
 
 # --- Submitting -------------------------------------------------------------------------------------------------------

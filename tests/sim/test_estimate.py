@@ -58,6 +58,14 @@ def test_a_future_that_ends_before_the_job_never_finishes() -> None:
     assert found.finish_s.p90 == math.inf
 
 
+def test_a_deadline_that_cannot_be_kept_is_missed_and_paid_to_the_end() -> None:
+    worlds = draws(ASK, OwnForecast([Sight()]), 5, horizon_s(ASK, [ASK.work_s / 2]), seed=1)
+    found = estimate(ASK, worlds, "on_demand", ASK.work_s / 2)
+    assert found.met == 0.0
+    assert found.finish_s.p90 == pytest.approx(10 * H + 240)
+    assert found.cost_usd.p90 == pytest.approx(3.0 * (10 + 240 / H))
+
+
 def test_a_slow_policy_meets_fewer_futures() -> None:
     assert estimate(ASK, [ALWAYS] * 50, "on_demand", None, patience_s=0.0).futures == 20
 

@@ -62,6 +62,7 @@ def test_it_is_the_real_one_once_somebody_compiles(free_port: int) -> None:
     assert lines[1].startswith("torch._dynamo")
 
 
+@pytest.mark.expensive(family="loaders")
 @pytest.mark.parametrize(
     "statement",
     [

@@ -154,6 +154,26 @@ def test_two_machines_without_a_shared_folder(scripts: Zygote, place: Path) -> N
     assert any("checkpoint 2:8 is skipped" in str(fact.get("text")) for fact in facts(place))
 
 
+def test_two_machines_whose_disks_come_back_under_other_ranks(scripts: Zygote, place: Path) -> None:
+    """The master is lost and its disk goes to the newcomer: the survivor has rank 0 now, and the wrong shard."""
+    apart = {handshake.ENV_NUM_NODES: 2, "LOCAL_RANK": 0, handshake.ENV_CHECKPOINT_SHARED: 0, "TINY_STEPS": 12}
+    plain = gang(scripts, place, "plain", folders=[place / "plain0", place / "plain1"], **apart)
+    both_end(plain)
+    disks = [place / "disk0", place / "disk1"]
+    for number, death in enumerate((4, 8), start=1):
+        die(gang(scripts, place, str(number), folders=disks, TINY_DIE_AT=death, **apart))
+        disks.reverse()
+    # A shard that is damaged where it is does not become whole by the way.
+    torn = next(disks[0].rglob("000000007/shard-00001.pt"))
+    torn.write_bytes(bytes(torn.stat().st_size))
+    last = gang(scripts, place, "last", folders=disks, **apart)
+    both_end(last)
+    assert "from 2:6 attempt 3" in last[0].text()
+    assert any("checkpoint 2:7 is skipped" in str(fact.get("text")) for fact in facts(place))
+    assert weights(last[0].text()) == weights(plain[0].text())
+    assert losses(last[1].text()).items() <= losses(plain[1].text()).items()
+
+
 def under_agent(place: Path, **more: object) -> dict[str, str]:
     return env(
         **{

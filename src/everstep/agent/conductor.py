@@ -160,6 +160,7 @@ class Conductor:
         digest = digest_of(orders.spec)
         now = self._preparation
         if now is not None and now.digest == digest:
+            now.follow(orders)
             if not now.done or now.error is None:
                 return now.done
             if now.attempt == orders.attempt:

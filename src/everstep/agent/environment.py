@@ -61,6 +61,8 @@ def base(node: Node, inherited: Mapping[str, str], orders: Orders) -> dict[str, 
     }
     if orders.spec.checkpoint_mirror:  # else what the task sets by itself stands
         ours[hs.ENV_CHECKPOINT_MIRROR] = orders.spec.checkpoint_mirror
+    if orders.spec.checkpoint_audit:
+        ours[hs.ENV_CHECKPOINT_AUDIT] = str(orders.spec.checkpoint_audit)
     for name in ("NODE_RANK", "NODE_IPS", "NUM_NODES", "NUM_GPUS_PER_NODE", "TASK_ID"):
         ours["SKYPILOT_" + name] = ours["EVERSTEP_" + name]
     ours["SKYPILOT_SETUP_NODE_RANK"] = ours[hs.ENV_NODE_RANK]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Callable
 from urllib.parse import urlsplit
 
-from everstep.agent import atomic
+from everstep.agent import atomic, identity
 from everstep.agent.link import Backoff, LinkDown, Refused, Session
+from everstep.agent.notices import MetadataDown
 from everstep.agent.settings import Settings
 from everstep.model import handshake as hs
 
@@ -61,7 +62,7 @@ def forget(settings: Settings) -> None:
 
 
 def join(settings: Settings, description: dict[str, Any], *, stopping: Callable[[], bool]) -> Membership:
-    """Offer the token until the server answers; keep what it grants.
+    """Offer the token, and what the vendor signed about this machine, until the server answers; keep what it grants.
 
     Raises:
         JoinRefused: wrong token, other version, or ``stopping`` turned true.
@@ -70,8 +71,14 @@ def join(settings: Settings, description: dict[str, Any], *, stopping: Callable[
     backoff = Backoff()
     while not stopping():
         try:
-            membership = _membership(session.post_json(hs.PATH_JOIN, description), description)
+            # Asked for anew each time: a proof may run out while the server is away.
+            proof = identity.proof(settings.metadata, settings.server)
+            body = {**description, hs.JOIN_IDENTITY: proof} if proof else description
+            membership = _membership(session.post_json(hs.PATH_JOIN, body), description)
             break
+        except MetadataDown as error:
+            log.warning("cannot say yet who we are: %s", error)
+            _pause(backoff.next_s(), stopping)
         except Refused as error:
             if error.status == 426:
                 speaks = f"{hs.OLDEST_HANDSHAKE_VERSION} to {hs.HANDSHAKE_VERSION}"

@@ -7,7 +7,6 @@ last spoke to us in an orderly way, which is what the lease is about.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
 import json
 import random
@@ -19,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 from urllib.parse import urlencode, urlsplit
+
+from everstep.agent.pin import PinnedConnection, WrongCertificate
 
 _MAX_ANSWER = 64 << 20
 
@@ -216,19 +217,16 @@ class Session:
             plain = http.client.HTTPConnection(host, port, timeout=timeout_s)
             plain.connect()
             return plain
-        context = ssl.create_default_context()
-        if self._fingerprint:
-            # The one certificate we trust is named by its digest; names and authorities say nothing more.
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        secure = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
-        secure.connect()  # nothing of ours was sent yet
-        if self._fingerprint:
-            certificate = secure.sock.getpeercert(binary_form=True) or b""
-            if hashlib.sha256(certificate).hexdigest() != self._fingerprint:
-                secure.close()
-                raise PinMismatch("the server's certificate is not the pinned one")
-        return secure
+        if not self._fingerprint:
+            secure = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=ssl.create_default_context())
+            secure.connect()
+            return secure
+        pinned = PinnedConnection(host, port, fingerprint=self._fingerprint, timeout_s=timeout_s)
+        try:
+            pinned.connect()  # nothing of ours was sent yet
+        except WrongCertificate as error:
+            raise PinMismatch(str(error)) from None
+        return pinned
 
 
 def _error_text(data: bytes) -> str:

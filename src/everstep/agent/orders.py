@@ -68,6 +68,7 @@ class Spec:
     checkpoint_every: str = "auto"
     checkpoint_keep: int = 2
     checkpoint_mirror: str = ""
+    checkpoint_audit: int = 0
     checkpoint_mode: str = hs.MODE_LIBRARY
     on_notice: str = ""
     outputs: tuple[str, ...] = ()
@@ -219,6 +220,7 @@ def _spec(data: dict[str, Any]) -> Spec:
         checkpoint_every=str(data.get(hs.SPEC_CHECKPOINT_EVERY) or "auto"),
         checkpoint_keep=_get(data, hs.SPEC_CHECKPOINT_KEEP, int, 2),
         checkpoint_mirror=_get(data, hs.SPEC_CHECKPOINT_MIRROR, str, ""),
+        checkpoint_audit=_get(data, hs.SPEC_CHECKPOINT_AUDIT, int, 0),
         checkpoint_mode=_get(data, hs.SPEC_CHECKPOINT_MODE, str, hs.MODE_LIBRARY),
         on_notice=_get(data, hs.SPEC_ON_NOTICE, str, ""),
         outputs=_texts(data, hs.SPEC_OUTPUTS),

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _FETCHED = "fetched.json"
 _PREPARED = "prepared.json"
 _SETUP = "setup"
+_GATHER_S = 60.0  # set-up is told every node's address; machines that boot much later than others are not waited for
 
 OnDone = Callable[["Preparation"], None]
 
@@ -66,6 +67,7 @@ class Preparation:
         self._keeper: Keeper | None = None
         self._rc: int | None = None
         self._cancelled = threading.Event()
+        self._gathering = False
         self._began = time.monotonic()
 
     def start(self) -> None:
@@ -82,6 +84,13 @@ class Preparation:
             if not _digest_in(source):
                 self._context.warn(f"file_mounts: {target} is not an uploaded folder and was left out")
         threading.Thread(target=self._download, name="download", daemon=True).start()
+
+    def follow(self, orders: Orders) -> None:
+        """Newer orders for the same contents: by now the whole gang may be there."""
+        if len(orders.peers) >= len(self._orders.peers):
+            self._orders = orders
+        if self._gathering and _is_whole(orders):
+            self._set_up()
 
     def cancel(self) -> None:
         """Give up; ``on_done`` is not called any more."""
@@ -151,7 +160,19 @@ class Preparation:
         if error is not None or not self._orders.spec.setup.strip():
             self._finish(error)
             return
+        self._gathering = True
+        if _is_whole(self._orders):
+            self._set_up()
+        else:
+            self._context.mailbox.later(_GATHER_S, self._set_up)
+
+    def _set_up(self) -> None:
+        if not self._gathering or self._cancelled.is_set():
+            return  # the others came while we waited, or nobody wants it any more
+        self._gathering = False
         context = self._context
+        if not _is_whole(self._orders):
+            context.warn(f"setup did not wait any longer for all {self._orders.spec.num_nodes} nodes to join")
         attempt = self.attempt or 0
         env = environment.base(context.node, environment.inherited(), self._orders)
         path = context.log_path(attempt, _SETUP)
@@ -187,6 +208,11 @@ class Preparation:
         if error is None:
             self._context.keep(_PREPARED, self._marker())
         self._on_done(self)
+
+
+def _is_whole(orders: Orders) -> bool:
+    """Whether the orders name every node of the gang."""
+    return max(1, len(orders.peers)) >= orders.spec.num_nodes
 
 
 def _digest_in(source: Any) -> str:

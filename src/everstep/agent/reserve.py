@@ -1,7 +1,7 @@
 """Which ranks have a warm standby (see ``standby``), and when.
 
 Only where nothing is unusual: the command is ``python [-u] SCRIPT.py ARGUMENTS``, and the script begins by importing
-torch. A script that the start-up shim will run has none: its process image is replaced. In every other case, and
+torch or is one that the start-up shim will run: then it is the runner that waits. In every other case, and
 whenever anything goes wrong, ranks are started in the usual way. A standby costs the memory of one idle interpreter per
 rank; ``EVERSTEP_WARM_STANDBY: "0"`` among the task's ``envs`` switches it off.
 """
@@ -21,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
-from everstep.agent import shimming
 from everstep.agent.attempt import rank_commands
 from everstep.agent.context import Context
 from everstep.agent.orders import Orders
@@ -118,7 +117,7 @@ class Scout:
         if parts is None:
             return None
         python, script = parts
-        if b"torch" not in script.read_bytes() or shimming.runs(script, env) or not self._lets_us(python, command):
+        if b"torch" not in script.read_bytes() or not self._lets_us(python, command):
             return None
         return self._variables(env, str(script))
 

@@ -87,5 +87,7 @@ BOOT_NAMES = (
     hs.BOOT_ADDRESS,
     hs.BOOT_ROOT,
     hs.BOOT_INSTANCE,
+    hs.BOOT_AGENT_SHA256,
+    hs.BOOT_DEVICES,
 )
 """Never passed on to what the user runs: the join token is ours."""

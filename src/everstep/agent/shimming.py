@@ -14,8 +14,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from everstep.agent.shim.act import ENV_SHIM, why_not
-from everstep.agent.shim.command import foreign_roots
+from everstep.agent.shim.act import ENV_SHIM
 from everstep.model import handshake as hs
 
 log = logging.getLogger(__name__)
@@ -55,14 +54,6 @@ def variables(place: Path | None, mode: str, env: Mapping[str, str]) -> dict[str
     others = env.get(_PATH, "")
     hook = str(place / "hook")
     return {ENV_SHIM: str(place), _PATH: f"{hook}{os.pathsep}{others}" if others else hook}
-
-
-def runs(script: Path, env: Mapping[str, str]) -> bool:
-    """Whether the shim will most likely run a script that is started with ``env``; the last word is with the shim."""
-    if ENV_SHIM not in env:
-        return False
-    mode = env.get(hs.ENV_CHECKPOINT_MODE, "")
-    return why_not(str(script), [str(script.resolve().parent)], mode, foreign_roots()) == ""
 
 
 def _files() -> Iterator[tuple[str, bytes]]:

@@ -71,13 +71,18 @@ def _wait(fd: int) -> Any:
     return json.loads(data)
 
 
-def _still_true(word: dict[str, Any], path: str, source: bytes) -> bool:
-    """Whether the script and its folder are what they were, and nothing in the folder shadows what was imported."""
+def _still_true(word: dict[str, Any], path: str, source: bytes, *, shadowed: bool) -> bool:
+    """Whether the script and its folder are what they were, and nothing in the folder shadows what was imported.
+
+    ``shadowed``: what lies in the folder would have come first, had the script been started now.
+    """
     with open(path, "rb") as file:
         if file.read() != source:
             return False
     if not os.path.samestat(os.stat("."), os.stat(word["cwd"])):
         return False
+    if not shadowed:
+        return True
     beside = {name.partition(".")[0] for name in os.listdir(os.path.dirname(os.path.realpath(path)))}
     return not beside & {name.partition(".")[0] for name in sys.modules}
 
@@ -88,14 +93,18 @@ def _stand_by() -> None:
     if told == "probe":
         os._exit(PROBED)
     number, path = told.split(":", 1)
+    # Not of the environment: our folder stays on the path of the runner that may take the place of this process.
+    hook = {"EVERSTEP_STANDBY": told}
     _real_sitecustomize()
     del os.environ["EVERSTEP_STANDBY"]
-    look = _shim()
+    runner, look = _shim(hook)
     source, ready = b"", True
     try:
         source, names = _first_imports(path)
-        for name in names:
+        for name in [] if runner else names:
             __import__(name)
+        if runner:
+            _import_runner()
     except Exception:  # the script shall fail by itself, in its own words
         ready = False
     try:
@@ -104,23 +113,39 @@ def _stand_by() -> None:
         os._exit(0)  # nobody waits for us
     word = _wait(int(number))
     try:
-        ready = ready and _still_true(word, path, source)
+        ready = ready and _still_true(word, path, source, shadowed=not runner)
     except OSError:
         ready = False
+    if ready:
+        for name in word["unset"]:
+            os.environ.pop(name, None)
+        os.environ.update(word["set"])
+        ready = look()
     if not ready:
         # Begin anew: nothing of the script has run yet.
         os.chdir(word["cwd"])
         os.execvpe(word["argv"][0], word["argv"], word["env"])
-    for name in word["unset"]:
-        os.environ.pop(name, None)
-    os.environ.update(word["set"])
-    look()
 
 
-def _shim() -> Callable[[], None]:
-    """What the start-up shim put off while we wait: the script may be one that it runs in another way."""
+def _import_runner() -> None:
+    """What runs the script imports torch before the script does, and itself; it finds both."""
+    library = os.path.join(os.environ["EVERSTEP_SHIM"], "library")
+    sys.path.insert(0, library)
+    try:
+        __import__("everstep.train.run")
+    finally:
+        sys.path.remove(library)
+
+
+def _shim(hook_of_ours: dict[str, str]) -> tuple[bool, Callable[[], bool]]:
+    """What the start-up shim put off while we wait: the script may be one that it runs in another way.
+
+    Returns:
+        Whether this is what runs the script in another way (then it is at its second start), and what is to be called
+        when the time has come; it gives False where all is to begin anew.
+    """
     if "EVERSTEP_SHIM" not in os.environ:
-        return lambda: None
+        return False, lambda: True
     from importlib import import_module
 
     hook = os.path.join(os.environ["EVERSTEP_SHIM"], "hook")
@@ -128,17 +153,24 @@ def _shim() -> Callable[[], None]:
     with contextlib.suppress(Exception):  # it is tried again below, where the script can be told
         for name in ("act", "look", "ledger"):
             import_module(f"everstep_shim.{name}")
+    runner = False
+    with contextlib.suppress(Exception):
+        runner = import_module("everstep_shim.act").stand_in(hook_of_ours)
 
-    def look() -> None:
+    def look() -> bool:
+        fits = True
         try:
-            import_module("everstep_shim.act").act()
+            fits = import_module("everstep_shim.act").awake()
+            if fits:
+                import_module("everstep_shim.act").act()
         except Exception as error:
             print(f"everstep: not resumed automatically ({type(error).__name__}: {error})", file=sys.stderr, flush=True)
         for name in [name for name in sys.modules if name.partition(".")[0] == "everstep_shim"]:
             del sys.modules[name]
         sys.path.remove(hook)
+        return fits
 
-    return look
+    return runner, look
 
 
 def _real_sitecustomize() -> None:

@@ -16,6 +16,8 @@ _CHANGEOVER_S = 120.0
 
 
 _LATE = "the deadline cannot be kept"
+_LATER_S = 1.0
+"""Looks at the deadline are never closer than this, and lie beyond the moment, not on it."""
 
 
 class Told(Protocol):
@@ -74,8 +76,10 @@ def _deadline(
     text = f"{_LATE}: {finish - deadline:.0f} s late at best"
     if finish > deadline and not job.alarm.startswith(_LATE):
         verdicts.append((DeadlineAlarm(finish, text), text))
-    slack = deadline - now - left - 2 * changeover_s(job)
-    wakes.append(now + min(max(slack, 1.0), 60.0))
+    # The moments at which net and alarm would speak if no step were done until then; steps only put them off.
+    net_at = deadline - left - 2 * changeover_s(job)
+    late_at = now + deadline - finish
+    wakes.extend(max(at, now) + _LATER_S for at in (net_at, late_at) if at >= now)
 
 
 def deadline_at(job: JobState) -> float | None:

@@ -26,7 +26,7 @@ def hopeless(job: JobState) -> str:
         return f"the provider refuses the request: {refused[-1].failure}"
     failed = [m for m in machines if m.failure.startswith("setup exited") and m.ready_at is None]
     # The machines of a gang fail together: what counts is how often one place was tried.
-    tries = max(Counter(m.slot for m in failed).values(), default=0)
+    tries = max(Counter(m.slot for m in failed).values()) if failed else 0
     if tries > job.task.recovery.max_restarts:
         return f"{failed[-1].instance}: {failed[-1].failure}"
     return _stillborn(machines)
@@ -34,10 +34,13 @@ def hopeless(job: JobState) -> str:
 
 def _stillborn(machines: list[InstanceState]) -> str:
     """A place whose newest machines all ended before they were ready, and not because the vendor took them (rule 9)."""
+    ended = [m for m in machines if not m.alive and m.started_at is not None]
+    if len(ended) < _STILLBORN_LIMIT:
+        return ""
     in_a_row: Counter[object] = Counter()
     closed = set()
-    for m in sorted(machines, key=lambda m: -m.launch_no):
-        if m.slot in closed or m.alive or m.started_at is None:
+    for m in sorted(ended, key=lambda m: -m.launch_no):
+        if m.slot in closed:
             continue
         if m.ready_at is not None or m.end in _TAKEN or m.notice is not None:
             closed.add(m.slot)

@@ -7,14 +7,15 @@ costs. The gang goes on training until everything is prepared (``lifecycle/moves
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard, cast
 
 from everstep.brain.lifecycle.moves import called_off, movers
 from everstep.brain.needs import Needs
 from everstep.brain.pools import PoolBook
-from everstep.brain.select import Choice, Held, Mover, Outlook
+from everstep.brain.select import Choice, Held, Mover, Outlook, Selector
 from everstep.model.events import Candidate
 from everstep.model.gang import Slot, ZoneRule
 from everstep.model.job import GangPhase, InstanceState, JobPhase, JobState
@@ -22,6 +23,16 @@ from everstep.model.offers import Offer, Pool
 
 _NOMINAL_WORK_S = 24 * 3600.0
 """Work left that a saving is reckoned on where nobody knows it, market seconds."""
+
+
+def is_mover(selector: Selector | None) -> TypeGuard[Mover]:
+    """Whether the policy also says when to move. Asked of every decision, which is more than ``isinstance`` is fast."""
+    return _moves(cast(Hashable, type(selector)))
+
+
+@functools.cache
+def _moves(kind: Hashable) -> bool:
+    return issubclass(cast(type, kind), Mover)
 
 
 class Relief(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from everstep.brain import guard
-from everstep.brain.select import Need, Outlook
+from everstep.brain.select import TIMED, UNTIMED, Need, Outlook
 from everstep.model.causes import InstanceEnd, NoticeKind
 from everstep.model.gang import Slot, ZoneRule
 from everstep.model.ids import InstanceId
@@ -14,6 +14,14 @@ from everstep.model.job import InstanceState, JobState, VolumeState
 from everstep.model.offers import Market, Offer
 
 _BYTES_PER_GB = 1e9
+
+
+def policy_of(job: JobState, heard: Mapping[InstanceId, guard.Told]) -> str:
+    """Name of the policy that decides for a job: the task's own, else the default for what is known of it now."""
+    if job.task.policy:
+        return job.task.policy
+    timed = guard.deadline_at(job) is not None and guard.work_left_s(job, heard) is not None
+    return TIMED if timed else UNTIMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,16 @@ def disk_of(job: JobState, slot: Slot) -> VolumeState | None:
     """The slot's disk that is there, is being made, or could not be made."""
     disks = [v for v in job.volumes.values() if v.slot == slot and not v.deleting and v.deleted_at is None]
     return disks[-1] if disks else None
+
+
+def can_do_without(job: JobState, disk: VolumeState) -> bool:
+    """Whether nothing but steps is lost with a disk (rule 10: restored from shared storage elsewhere).
+
+    No machine has it, checkpoints are in the mirror, and nobody wants other files of it brought home.
+    """
+    held = any(m.volume == disk.volume and m.alive for m in job.instances.values())
+    mirrored = job.task.checkpoint.mirror and any(save.durable for attempt in job.attempts for save in attempt.saves)
+    return bool(mirrored) and not held and not job.task.outputs
 
 
 def _others(job: JobState, picked: Sequence[Offer]) -> list[Offer]:

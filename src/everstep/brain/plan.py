@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from everstep.brain import guard, moving
 from everstep.brain.economics.ledger import cost_usd
 from everstep.brain.hopeless import hopeless
-from everstep.brain.lifecycle import orders, transition
-from everstep.brain.needs import Needs, disk_of, roomy
+from everstep.brain.lifecycle import Briefing, same_orders, transition
+from everstep.brain.needs import Needs, can_do_without, disk_of, policy_of, roomy
 from everstep.brain.release import dead_volumes, leavers, next_look
-from everstep.brain.select import DEFAULT, Choice, Mover
+from everstep.brain.select import Choice, Selector
 from everstep.brain.settle import SETTLE_LIMIT_S, settle
 from everstep.brain.snapshot import Heard, Settings, Snapshot
+from everstep.brain.texts import line_of, nothing_fits
 from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, Note, SendOrders, Terminate
 from everstep.model.events import (
     AttemptOverdue,
@@ -58,17 +59,19 @@ def advance(state: JobState, event: Event, now: float) -> tuple[JobState, tuple[
         UnlistedTransition: the tables do not list this event for the present phase.
     """
     after = transition(state, event, now)
-    if after is state:
-        return state, ()
+    if after is state or same_orders(state, after):
+        return after, ()
     return after, tuple(_changed_orders(state, after))
 
 
 def _changed_orders(before: JobState, after: JobState) -> Iterator[SendOrders]:
+    old_orders = Briefing(before)
+    new_orders = Briefing(after, old_orders)
     for token, machine in after.instances.items():
         if machine.instance is None or not machine.alive or machine.joined_at is None:
             continue
         old = before.instances.get(token)
-        if old is None or old.joined_at is None or orders(before, old) != orders(after, machine):
+        if old is None or old.joined_at is None or old_orders.orders(old) != new_orders.orders(machine):
             yield SendOrders(after.id, machine.instance)
 
 
@@ -255,8 +258,8 @@ class _Planner:
 
     def _consider_move(self) -> None:
         """A gang that runs may go on elsewhere: the whole of a move is leased or nothing of it."""
-        selector = self.snapshot.selectors.get(self.job.task.policy or DEFAULT)
-        if not isinstance(selector, Mover) or self.effects or self.wait:
+        selector = self._selector()
+        if self.effects or self.wait or not moving.is_mover(selector):
             return
         earliest = moving.not_before(self.job, guard.changeover_s(self.job))
         if earliest is None:
@@ -303,21 +306,49 @@ class _Planner:
         elif job.attempt is not None and job.attempt.failed and job.attempt.settled_at is None and not self._vacant():
             self.wait = f"finding out why attempt {job.attempt.no} ended"
 
-    def _choose(self, slot: Slot, picked: Sequence[Offer]) -> Choice:
+    def _choose(self, slot: Slot, picked: Sequence[Offer], *, elsewhere: bool = False) -> Choice:
         job = self.job
         group = job.task.gang.groups[slot.group]
-        need = self._needs().of_slot(slot, picked)
+        need = self._needs().of_move(slot, picked) if elsewhere else self._needs().of_slot(slot, picked)
         offers = [o for o in self.snapshot.offers if group.machine.fits(o)]
         if group.zones is ZoneRule.SAME_ZONE and not need.zones:
             offers = roomy(offers, len(self._vacant())) or offers
         inflight = self._inflight(picked)
-        selector = self.snapshot.selectors.get(job.task.policy or DEFAULT)
+        selector = self._selector()
         if selector is None:
-            return Choice(None, (), f"there is no policy named '{job.task.policy}'")
+            return Choice(None, (), f"there is no policy named '{self._policy()}'")
         if not offers:
-            return Choice(None, (), _nothing_fits(self.snapshot.offers))
-        rng = Random(f"{self.seed}/{slot}")
-        return selector.choose(need, offers, beliefs=self.snapshot.pools, inflight=inflight, now=self.now, rng=rng)
+            return Choice(None, (), nothing_fits(self.snapshot.offers))
+
+        def ask(some: Sequence[Offer]) -> Choice:
+            rng = Random(f"{self.seed}/{slot}")
+            return selector.choose(need, some, beliefs=self.snapshot.pools, inflight=inflight, now=self.now, rng=rng)
+
+        return self._with_credit(ask(offers), offers, ask)
+
+    def _with_credit(self, first: Choice, offers: Sequence[Offer], ask: Callable[[Sequence[Offer]], Choice]) -> Choice:
+        """What to take where the first choice is a pool that may not be asked in this minute.
+
+        Another pool that may be asked, as if the first had no capacity; but nobody goes from spot to a dearer market
+        for want of a minute.
+        """
+        wanted = first.offer
+        if wanted is None or self._credit_at(wanted.pool) <= self.now:
+            return first
+        second = ask([o for o in offers if self._credit_at(o.pool) <= self.now])
+        if second.offer is None:
+            return first
+        if second.offer.market is not wanted.market and second.offer.price_usd_per_h > wanted.price_usd_per_h:
+            return first
+        weighed = {c.what for c in second.candidates}
+        spent = [replace(c, verdict="no launch credit", score=None) for c in first.candidates if c.what not in weighed]
+        return replace(second, candidates=(*second.candidates, *spent))
+
+    def _policy(self) -> str:
+        return policy_of(self.job, self.snapshot.heard)
+
+    def _selector(self) -> Selector | None:
+        return self.snapshot.selectors.get(self._policy())
 
     def _needs(self) -> Needs:
         if self.needs is None:
@@ -390,10 +421,11 @@ class _Planner:
             return
         for empty, _ in dry:
             disk = disk_of(self.job, empty)
-            if disk is not None and disk.volume is not None and not self._was_used(disk):
-                # Nothing is on it yet: it must not tie the job to a zone that is dry.
+            # It must not tie the job to a zone that is dry: nothing is on it yet, or nothing that is not elsewhere too.
+            why = "" if disk is None or disk.volume is None else self._why_without(empty, disk)
+            if why and disk is not None and disk.volume is not None:
                 self.effects.append(DeleteVolume(self.job.id, VolumeDeleteIntended(disk.volume)))
-                self.reasons.append(f"delete disk {disk.volume}: unused, in a zone without capacity")
+                self.reasons.append(f"delete disk {disk.volume}: {why}")
         looked = len(choice.candidates)
         why = choice.reason
         if looked:
@@ -402,8 +434,16 @@ class _Planner:
             why += f"; {found} of the {found + len(dry)} machines that are missing could be had, all are wanted at once"
         self._waiting(why, min((c.retry_at for _, c in dry if c.retry_at is not None), default=None))
 
-    def _was_used(self, disk: VolumeState) -> bool:
-        return any(m.volume == disk.volume and m.started_at is not None for m in self.job.instances.values())
+    def _why_without(self, slot: Slot, disk: VolumeState) -> str:
+        if not any(m.volume == disk.volume and m.started_at is not None for m in self.job.instances.values()):
+            return "unused, in a zone without capacity"
+        rule = self.job.task.gang.groups[slot.group].zones
+        if not can_do_without(self.job, disk) or (rule is not ZoneRule.ANY and self._someone_comes()):
+            return ""
+        offer = self._choose(slot, (), elsewhere=True).offer
+        if offer is None:
+            return ""
+        return f"no capacity in {disk.zone}, but in {offer.zone}, where the mirror is read"
 
     def _someone_comes(self) -> bool:
         return any(m.alive and not m.doomed for m in self.job.instances.values())
@@ -428,12 +468,12 @@ class _Planner:
                 "offers": self.digest,
                 "seed": str(self.seed),
                 "decision": str(self.job.decisions + 1),
-                "policy": self.job.task.policy or DEFAULT,
+                "policy": self._policy(),
                 "cost_usd": f"{cost_usd(self.job, self.now):.4f}",
                 "progress": guard.progress_text(self.job, self.snapshot.heard),
             }
         record = Decided(
-            effects=tuple(_line(e) for e in self.effects),
+            effects=tuple(line_of(e) for e in self.effects),
             reasons=tuple(self.reasons),
             candidates=tuple(self.candidates),
             inputs=inputs,
@@ -441,29 +481,6 @@ class _Planner:
             wake_at=wake_at,
         )
         return Decision(self.job.id, tuple(self.effects), record, wake_at)
-
-
-def _nothing_fits(offers: Sequence[Offer]) -> str:
-    # No counts: a text that changes with every look at the market would be a decision each time.
-    providers = ", ".join(sorted({o.provider for o in offers}))
-    return f"nothing that {providers} offers fits the task's resources" if providers else "no provider offers anything"
-
-
-def _line(effect: Effect) -> str:
-    """One line for people."""
-    match effect:
-        case Launch(event=e):
-            return f"launch {e.offer.pool} for slot {e.slot} at ${e.offer.price_usd_per_h:.4f}/h"
-        case Terminate(event=e):
-            return f"end {e.instance}"
-        case EnsureVolume(event=e):
-            return f"make disk {e.name} in {e.zone}"
-        case DeleteVolume(event=e):
-            return f"delete disk {e.volume}"
-        case Note(event=e):
-            return type(e).__name__
-        case SendOrders(instance=i):
-            return f"orders to {i}"
 
 
 def worth_recording(state: JobState, decision: Decision) -> bool:

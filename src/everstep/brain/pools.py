@@ -149,6 +149,13 @@ def see_offers(
     for pool, record in book.records.items():
         if record.counted is not None:
             counts.setdefault(pool, 0)  # it is not offered any more
+    return see_counts(book, counts, held, now, watched=watched)
+
+
+def see_counts(
+    book: PoolBook, counts: Mapping[Pool, int], held: Mapping[Pool, int], now: float, *, watched: bool
+) -> PoolBook:
+    """The book after some pools were counted: how many machines could start in each. See ``see_offers``."""
     changed: dict[Pool, PoolRecord] = {}
     for pool, count in counts.items():
         record = book.record(pool)

@@ -71,6 +71,8 @@ def _reason(state: JobState, m: InstanceState, now: float, outputs_timeout_s: fl
         if m.move and m in movers(state):
             return "the move that it was leased for is called off" if called_off(state) else ""
         return "another machine has its place"
+    if not active and _behind(state, m):
+        return "another machine is nearer to having its place"
     return ""
 
 
@@ -113,6 +115,21 @@ def _spare(state: JobState, m: InstanceState) -> bool:
     assert state.attempt is not None
     members = (state.instances[token] for token in state.attempt.members)
     return any(other.slot == m.slot and not other.doomed for other in members)
+
+
+_NEAR = (InstancePhase.BOOTING, InstancePhase.JOINED, InstancePhase.READY)
+
+
+def _behind(state: JobState, m: InstanceState) -> bool:
+    """Another machine of the slot is nearer to being ready: one of them came although its launch was told to fail."""
+    if m.move or m.phase not in _NEAR:
+        return False
+    rivals = (o for o in state.instances.values() if o.slot == m.slot and o.phase in _NEAR and not o.doomed)
+    return any(_nearness(other) > _nearness(m) for other in rivals if other is not m and not other.move)
+
+
+def _nearness(m: InstanceState) -> tuple[int, float, int]:
+    return _NEAR.index(m.phase), -(m.started_at or m.intended_at), -m.launch_no
 
 
 def dead_volumes(state: JobState) -> Iterator[VolumeDeleteIntended]:

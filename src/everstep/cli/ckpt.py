@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everstep.cli import link, wording
+from everstep.cli import link, plans, wording
 from everstep.cli.jobs import JobArgument
 from everstep.cli.output import Column, Output, OutputOption, field, listing
 from everstep.model.units import format_size
 
 if TYPE_CHECKING:
-    from everstep.client.results import CheckpointView
+    from everstep.client.api import Client
+    from everstep.client.results import CheckpointView, JobDetail
 
 app = typer.Typer()
+_RESTORE = "everstep ckpt restore"
 
 
 def _restorable(checkpoint: CheckpointView) -> str:
@@ -54,13 +56,34 @@ def restore(
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Of which attempt, if several have the step.")
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Go back to an older checkpoint: a new attempt that starts from there.
 
-    What was saved behind it is not read any more, and goes with the next saves.
+    What was saved behind it is not read any more, and goes with the next saves. A job that has ended or is paused holds
+    no machines: what would be leased for it is shown first, as `everstep run` does.
 
     Example: `everstep ckpt restore j-7k2m --step 1200`
     """
     with link.connected() as client:
+        detail = client.status(job)
+        if detail.ended or detail.phase == "paused":
+            _ask_first(client, detail, step, attempt, yes=yes)
         base = client.restore(job, step, attempt=attempt)
     print(f"{job}: the next attempt starts from {base}")
+
+
+def _ask_first(client: Client, detail: JobDetail, step: int, attempt: int | None, *, yes: bool) -> None:
+    """Shows what will be leased, and asks; a checkpoint that cannot be gone back to is left to the server to refuse."""
+    from everstep.model.codec import from_dict
+    from everstep.model.task import Task
+
+    def wanted(one: CheckpointView) -> bool:
+        return one.step == step and attempt in (None, one.attempt) and one.restorable
+
+    if not any(map(wanted, client.checkpoints(detail.job))):
+        return
+    plans.must_be_able_to_ask(_RESTORE, yes=yes)
+    task = from_dict(Task, detail.task)
+    plans.show_on_stderr(task, client.plan(task))
+    plans.ask(f"Go on from step {step} with these?", yes=yes)

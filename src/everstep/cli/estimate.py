@@ -14,7 +14,7 @@ import typer
 
 from everstep.cli import link
 from everstep.cli.failures import usage
-from everstep.cli.output import Column, Output, OutputOption, document, field, table
+from everstep.cli.output import Column, Output, OutputOption, document, field, table, visible
 from everstep.model.units import format_duration, format_money, parse_duration
 
 if TYPE_CHECKING:
@@ -106,7 +106,10 @@ def estimate(
     """
     from everstep.client.taskfile import load_task
     from everstep.sim import estimate as estimating
+    from everstep.sim.reference.rows import check_target
 
+    if html is not None:
+        check_target(html)
     loaded = load_task(str(task)).task
     ends = _deadlines(loaded, deadline)
     offers = _offers(loaded, catalog, cloud)
@@ -127,7 +130,7 @@ def estimate(
         return
     table(rows, _COLUMNS)
     for note in [*notes, *([f"picture: {html}"] if html is not None else [])]:
-        print(note)
+        print(visible(note))
 
 
 def _fits(name: str, end: float | None, *, asked: bool) -> bool:
@@ -199,10 +202,10 @@ def _work_s(task: Task, step: str | None) -> float:
     if work.hours is not None:
         return work.hours * 3600.0
     if work.steps is None:
-        raise usage(_COMMAND, "work", "the task does not say how much there is to do", "add work: {hours: H}")
+        raise usage(_COMMAND, "work", "the task does not say how much there is to do", "add work: {hours: H, on: TYPE}")
     if step is None:
         text = f"the task has {work.steps} steps, but nobody knows how long one takes"
-        raise usage(_COMMAND, "--step", text, "give --step 0.5s, or work: {hours: H} in the task")
+        raise usage(_COMMAND, "--step", text, "give --step 0.5s, or work: {hours: H, on: TYPE} in the task")
     return work.steps * _seconds("--step", step)
 
 
@@ -265,6 +268,9 @@ def _asked(
     known = [o.zone for o in spot if o.zone in learnt]
     notes.append(f"hazards: {'seen in ' + ', '.join(known) if known else 'the built-in prior'}"
                  + ("" if len(known) in (0, len(spot)) else ", the built-in prior elsewhere"))  # fmt: skip
+    others = sorted({o.machine.name for o in spot} - {task.work.on})
+    if task.work.on and others:
+        notes.append(f"{', '.join(others)}: taken to be as fast as {task.work.on}, which the hours of work are for")
     if len(spot) > 1:
         notes.append("zones are drawn independently; in fact they go down together now and then")
     return Ask(times_s[0], times_s[1], pools), OwnForecast(sights), notes

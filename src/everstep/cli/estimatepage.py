@@ -6,11 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from everstep.cli.pricepicture import ticks
 from everstep.model.units import format_duration, format_money
 from everstep.sim.estimate import Estimate, Range
 
-_WIDTH, _LEFT, _RIGHT, _ROW = 900, 250, 110, 34
+_WIDTH, _LEFT, _RIGHT, _ROW = 960, 250, 180, 34
 _INK, _SPAN, _BOX, _GRID = "#1c2733", "#9db7d5", "#2f6db3", "#d9dfe6"
+_HALO = 'stroke="#fff" stroke-width="4" paint-order="stroke"'
+"""Readable also where the line of a deadline runs through it."""
 _STYLE = "body{font:15px/1.5 system-ui,sans-serif;color:#1c2733;max-width:960px;margin:2em auto;padding:0 1em}"
 
 
@@ -58,8 +61,9 @@ def _chart(
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * min(value / most, 1.0)
 
     parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" font-size="13" fill="{_INK}">']
-    for part in range(5):
-        at = most * part / 4
+    # Round figures: of hours, where most is more than one.
+    size = 1.0 if limit is None else 3600.0 if most > 3600.0 else 60.0
+    for at in (size * tick for tick in ticks(most / size)):
         parts.append(f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="0" y2="{height - 24}" stroke="{_GRID}"/>')
         parts.append(f'<text x="{x(at):.1f}" y="{height - 6}" text-anchor="middle">{escape(unit(at))}</text>')
     for number, one in enumerate(estimates):
@@ -74,7 +78,6 @@ def _chart(
         if end is not None:
             dash = f'stroke="{_INK}" stroke-dasharray="4 3"'
             parts.append(f'<line x1="{x(end):.1f}" x2="{x(end):.1f}" y1="{y - 14}" y2="{y + 14}" {dash}/>')
-        parts.append(
-            f'<text x="{max(high, x(span.p90)) + 8:.1f}" y="{y + 4}" font-size="11">{escape(text(one))}</text>'
-        )
+        right = max(high, x(span.p90)) + 8
+        parts.append(f'<text x="{right:.1f}" y="{y + 4}" font-size="11" {_HALO}>{escape(text(one))}</text>')
     return "".join([*parts, "</svg>"])

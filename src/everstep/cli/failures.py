@@ -84,7 +84,8 @@ def _usage_problem(error: Any, command: str) -> Problem:
     for pattern, text in _USAGE:
         found = re.fullmatch(pattern, message)
         if found:
-            return Problem(where, "", found.expand(text), see)
+            fix = f"write {where} JOB -- COMMAND" if where == "everstep exec" else see
+            return Problem(where, "", found.expand(text), fix)
     missing = re.fullmatch(r"No such command '(.*?)'\.(?: Did you mean '(.*?)'\?)?.*", message)
     if missing:
         fix = f"did you mean '{missing[2]}'?" if missing[2] else see

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from everstep.cli import link, wording
 from everstep.cli.lines import Joiner
 from everstep.client.home import NoServer
+from everstep.client.wire import NotOurServer
 
 if TYPE_CHECKING:
     from everstep.client.results import JobDetail
@@ -78,6 +79,8 @@ def _watch(job: str, lines: _Lines, show: Callable[[str, str], None]) -> JobDeta
             try:
                 view = client.status(job)
                 status = live_line(view)
+            except NotOurServer:
+                raise
             except NoServer:
                 status = "the server does not answer; the job goes on, trying again"
                 client.close()  # a restarted server may have another address

@@ -20,6 +20,13 @@ def _accelerator(offer: OfferView) -> str:
     return f"{offer.accelerator}:{offer.accelerator_count}" if offer.accelerator else wording.UNKNOWN
 
 
+def _advice(offer: OfferView) -> str:
+    """``80 % (2 h ago)``: what the vendor thinks of it; or the quota that keeps it out of reach."""
+    if offer.bound:
+        return offer.bound
+    return wording.UNKNOWN if offer.advice is None else f"{offer.advice:.0%} ({wording.ago(offer.advice_as_of)})"
+
+
 _WHAT = (
     Column("PROVIDER", field("provider")),
     Column("ZONE", field("zone")),
@@ -34,6 +41,7 @@ _WHAT = (
 COLUMNS = (
     *_WHAT,
     Column("FREE", lambda o: "?" if o.available is None else str(o.available), right=True),
+    Column("ADVICE", _advice),
     Column("AS OF", lambda o: wording.ago(o.as_of)),
 )
 
@@ -52,6 +60,9 @@ def offers(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List what is sold, cheapest first. What is sold out has FREE 0.
+
+    ADVICE is how likely the vendor itself thinks that some can be had, and when it was asked: EC2's spot placement
+    score, Compute Engine's obtainability. Where a quota of the account holds not even one, it names that.
 
     A catalog says what machines cost, not whether there are any: SkyPilot's CSV, as a file, `file://` or `https://`.
 

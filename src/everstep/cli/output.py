@@ -90,12 +90,24 @@ def table(
     indent: int = 0,
     dim: Callable[[Row], bool] = lambda row: False,
 ) -> None:
-    """Print rows as a table."""
-    cells = [[column.cell(row).replace("\n", " ") for column in columns] for row in rows]
+    """Print rows as a table, see ``visible``."""
+    cells = [[visible(column.cell(row).replace("\n", " ")) for column in columns] for row in rows]
     if sys.stdout.isatty():
         _rich_table(cells, columns, indent, [dim(row) for row in rows])
     else:
         _plain_table(cells, columns, indent)
+
+
+_UNSEEN = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) != "\n"} | {
+    code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+
+
+def visible(text: str) -> str:
+    """Text of files and of others that may stand on a terminal: control characters, and those that turn the direction
+    of writing, as ``\\x1b``; line ends stay, tabs are spaces.
+    """
+    return text.replace("\t", " ").translate(_UNSEEN)
 
 
 def _rich_table(cells: list[list[str]], columns: Sequence[Column], indent: int, dim: Sequence[bool]) -> None:
@@ -140,4 +152,4 @@ def facts(pairs: Sequence[tuple[str, str]], *, indent: int = 0) -> None:
     shown = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        print(f"{' ' * indent}{name.ljust(width)}  {value}")
+        print(f"{' ' * indent}{name.ljust(width)}  {visible(value)}")

@@ -21,7 +21,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1120px; margin: 2rem auto; padding: 0 1rem; color: #222; }
 h1 { font-size: 1.4rem; } table { border-collapse: collapse; }
 td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top; }
-td.n { text-align: right; font-variant-numeric: tabular-nums; } .old { color: #b91c1c; }
+td, th { white-space: nowrap; } td.s { white-space: normal; overflow-wrap: anywhere; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } .old { color: #b91c1c; }
 i { display: inline-block; width: 1.6rem; border-top: 3px solid; vertical-align: middle; }
 svg { max-width: 100%; height: auto; }
 """
@@ -34,14 +35,18 @@ def page(series: Sequence[PriceSeries], now: float) -> str:
         series: at least one.
         now: UTC seconds, for the ages.
     """
-    rows = "".join(_row(one, index, now) for index, one in enumerate(series))
+    # One file with many places: its name is said once.
+    sources = list(dict.fromkeys(one.source for one in series))
+    alone = sources[0] if len(sources) == 1 else ""
+    rows = "".join(_row(one, index, now, alone=bool(alone)) for index, one in enumerate(series))
+    figures = "".join(f'<th class="n">{name}</th>' for name in ("last", "lowest", "mean", "highest"))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>everstep prices</title><style>{_STYLE}</style></head><body>
 <h1>Spot prices, USD per hour of one machine</h1>
 {drawing(series)}
-<table><tr><th></th><th>zone and type</th><th>last</th><th>lowest</th><th>mean</th><th>highest</th><th>age</th>
-<th>source</th></tr>{rows}</table>
+<table><tr><th></th><th>zone and type</th>{figures}<th>age</th>{"" if alone else "<th>source</th>"}</tr>{rows}</table>
+{f"<p>Source: {escape(alone)}</p>" if alone else ""}
 <p>A price holds until the next one. Means weigh each price by the time that it held. Times are UTC.</p>
 </body></html>
 """
@@ -119,22 +124,23 @@ def png(series: Sequence[PriceSeries], path: Path) -> bool:
     axes.xaxis_date(UTC)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("spot, USD per hour")
-    axes.legend(fontsize="small", ncols=1 + len(series) // 12)
+    if axes.lines:
+        axes.legend(fontsize="small", ncols=1 + len(series) // 12)
     figure.autofmt_xdate()
     figure.savefig(path, dpi=120)
     return True
 
 
-def _row(one: PriceSeries, index: int, now: float) -> str:
+def _row(one: PriceSeries, index: int, now: float, *, alone: bool) -> str:
     spread = one.spread()
     prices = (one.spot(one.as_of), *(spread or (None, None, None)))
     cells = "".join(f'<td class="n">{"-" if price is None else format_price(price)}</td>' for price in prices)
     old = ' class="old"' if stale(one.as_of, now) else ""
     style = "dashed" if _dash(index) else "solid"
-    return (
-        f'<tr><td><i style="border-top: 3px {style} {_colour(index)}"></i></td><td>{escape(str(one.place))}</td>{cells}'
-        f"<td{old}>{age(one.as_of, now)}</td><td>{escape(one.source)}</td></tr>"
-    )
+    # What was never sold as spot has no line.
+    key = f'<i style="border-top: 3px {style} {_colour(index)}"></i>' if spread else ""
+    source = "" if alone else f'<td class="s">{escape(one.source)}</td>'
+    return f"<tr><td>{key}</td><td>{escape(str(one.place))}</td>{cells}<td{old}>{age(one.as_of, now)}</td>{source}</tr>"
 
 
 def _colour(index: int) -> str:

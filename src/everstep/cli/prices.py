@@ -106,9 +106,11 @@ def plot(
     Example: `everstep prices plot history.json --type p3.2xlarge --out v100.html`
     """
     from everstep.cli import pricepicture
+    from everstep.sim.reference.rows import check_target
 
     if out.suffix not in (".html", ".htm"):
         raise usage("everstep prices plot", "--out", f"expected a name that ends in .html, found {str(out)!r}")
+    check_target(out)
     now = time.time()
     found = _chosen(files, (machine_type, accelerator, region, zone), (since, until), now)
     if len(found) > MOST_LINES:
@@ -150,6 +152,8 @@ def _chosen(
     from everstep.market.reading import read_prices
 
     since, until = (_instant(text, option) for text, option in zip(window, ("--since", "--until"), strict=True))
+    if since is not None and until is not None and since > until:
+        raise usage("everstep prices", "--until", f"{window[1]} lies before --since {window[0]}")
     series: list[PriceSeries] = []
     for where in files:
         with reading(where):

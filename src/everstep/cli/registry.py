@@ -62,6 +62,7 @@ COMMANDS: dict[str, Entry] = {
         Entry("prices", "prices:app", "What machines cost over time, by zone: list or draw it.", _PLACE),
         Entry("server", "server:app", "Start, stop or look at the server.", _PLACE),
         Entry("doctor", "doctor:doctor", "Is a cloud ready? What is missing, and how to mend it.", _PLACE),
+        Entry("cloud", "cloud:app", "What of ours is in a cloud account, and the end of what nobody knows.", _PLACE),
         Entry("local", "local:app", "Machines of the cloud in a box, and faults on command.", _PLACE),
         Entry("forecast", "forecast:app", "How long machines last: fit, judge and draw models.", _PLACE),
         Entry("version", "version:version", "Print the version.", _PLACE),

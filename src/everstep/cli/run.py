@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import itertools
+import os
 import shlex
 import sys
-from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import typer
 
-from everstep.cli import failures, link, wording
-from everstep.cli.output import Column, Output, OutputOption, document, facts, table
+from everstep.cli import failures, link, plans
+from everstep.cli.output import Output, OutputOption, document
 from everstep.cli.variables import EnvOption, SecretOption, variables
 
 if TYPE_CHECKING:
     from everstep.client.api import Client
-    from everstep.client.results import PlanView
     from everstep.client.taskfile import LoadedTask, Override
 
 _COMMAND = "everstep run"
-#: More offers than that hide the choice; `everstep offers` lists them all.
-_OFFERS_SHOWN = 8
+
+
+_Flags: TypeAlias = dict[str, "str | int | bool | list[str] | None"]
+
+
+WorkdirOption = Annotated[
+    Path | None, typer.Option("--workdir", help="Folder to bring along. Default: this one, if CMD names a file in it.")
+]
+BringHomeOption = Annotated[
+    list[str] | None, typer.Option("--bring-home", metavar="PATH", help="What to keep at the end. Repeat for more.")
+]
+
+
+class _Around(TypedDict):
+    warnings: Iterable[str]
+    resumed: str
 
 
 def run(
@@ -42,7 +56,8 @@ def run(
     spot: Annotated[bool | None, typer.Option("--spot/--no-spot", help="Only spot, or none. Default: auto.")] = None,
     env: EnvOption = None,
     secret: SecretOption = None,
-    workdir: Annotated[Path | None, typer.Option("--workdir", help="Local folder to bring along.")] = None,
+    workdir: WorkdirOption = None,
+    bring_home: BringHomeOption = None,
     keep_on_failure: Annotated[
         str | None, typer.Option("--keep-on-failure", metavar="60m", help="Keep machines after a failure, billed.")
     ] = None,
@@ -53,31 +68,29 @@ def run(
 
     The exit code is the job's. A server is started in the background if none runs; jobs outlive this command.
 
-    Examples: `everstep run task.yaml`, `everstep run --gpus A100 --nproc 1 -y -- python train.py --lr 3e-4`
+    Examples: `everstep run task.yaml`, `everstep run --gpus A100 --bring-home model.pt -- python train.py --lr 3e-4`
     """
-    flags = {
+    flags: _Flags = {
         "--name": name,
         "--num-nodes": num_nodes,
         "--nproc": nproc,
         "--gpus": gpus,
         "--spot": spot,
         "--workdir": None if workdir is None else str(workdir),
+        "--bring-home": bring_home,
         "--keep-on-failure": keep_on_failure,
     }
     loaded = _load(task or [], context.obj.command, flags, env or [], secret or [])
-    if not (yes or dry_run or sys.stdin.isatty()):
-        raise failures.usage(_COMMAND, "", "asks before it spends, and there is no terminal to ask on", "add -y")
+    plans.must_be_able_to_ask(_COMMAND, yes=yes or dry_run)
     with link.started() as client:
         ready = loaded if dry_run else _bring(client, loaded)
         plan = client.plan(ready.task)
         if dry_run:
-            document(plan, output) if output is not Output.TABLE else _show(ready, plan)
+            document(plan, output) if output is not Output.TABLE else plans.show(ready.task, plan, **_around(ready))
             return
         # On stdout is the job's output, or its id alone.
-        with contextlib.redirect_stdout(sys.stderr):
-            _show(ready, plan)
-        if not yes and not typer.confirm("Start it?", default=True, err=True):
-            raise typer.Exit(failures.REFUSED)
+        plans.show_on_stderr(ready.task, plan, **_around(ready))
+        plans.ask("Start it?", yes=yes)
         job = client.submit(ready.task, secrets=ready.secrets, project=project)
     if detach:
         # The id alone on stdout: `job=$(everstep run -y -d task.yaml)`.
@@ -86,6 +99,12 @@ def run(
         return
     _say(f"started {job}; Ctrl-C leaves it running")
     raise typer.Exit(_follow(job))
+
+
+def _around(loaded: LoadedTask) -> _Around:
+    from everstep.client.resuming import resumed_by
+
+    return {"warnings": loaded.warnings, "resumed": resumed_by(loaded.task, loaded.workdir)}
 
 
 def _bring(client: Client, loaded: LoadedTask) -> LoadedTask:
@@ -110,7 +129,7 @@ def _follow(job: str) -> int:
 def _load(
     words: list[str],
     command: list[str] | None,
-    flags: dict[str, str | int | bool | None],
+    flags: _Flags,
     env: list[str],
     secret: list[str],
 ) -> LoadedTask:
@@ -126,12 +145,37 @@ def _load(
     if not command:
         raise failures.usage(_COMMAND, "", "the command is missing after --", f"write {_COMMAND} -- python train.py")
     text = command[0] if len(command) == 1 else shlex.join(command)
-    named = {"run": text, "name": _job_name(command)}
+    named = {"run": text, "name": _job_name(command), **_brought(command, flags["--workdir"] is not None)}
     loaded = task_from_dict(named, name="the command line", envs=envs, secrets=secrets, overrides=overrides)
     if flags["--nproc"] is None or len(command) == 1:
         return loaded
     # Once per rank and without a shell in between, so that each word arrives as it was typed.
     return dataclasses.replace(loaded, task=dataclasses.replace(loaded.task, run="", argv=tuple(command)))
+
+
+def _brought(command: list[str], told: bool) -> dict[str, str]:
+    """Whoever types ``python train.py`` means the script that is here: this folder comes along."""
+    words = _words(command[0]) if len(command) == 1 else command
+    modules = [word.replace(".", "/") for flag, word in itertools.pairwise(words) if flag == "-m"]
+    files = [*words, *(f"{name}{end}" for name in modules for end in (".py", "/__main__.py"))]
+    named = next((name for name in files if not os.path.isabs(name) and os.path.isfile(name)), None)
+    if named is None or told:
+        return {}
+    here = Path.cwd()
+    if here in (Path.home(), Path(here.anchor)):
+        _say(
+            f"warning: {named} is not brought along: {here} is too much; give --workdir, or type this in its own folder"
+        )
+        return {}
+    _say(f"{here} is brought along, as the command names {named}; another folder: --workdir")
+    return {"workdir": "."}
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:  # whatever the shell will say of it
+        return line.split()
 
 
 def _only_file(words: list[str]) -> Path:
@@ -156,11 +200,12 @@ _KEYS = {
     "--gpus": "resources.accelerators",
     "--spot": "resources.spot",
     "--workdir": "workdir",
+    "--bring-home": "outputs",
     "--keep-on-failure": "recovery.keep_on_failure",
 }
 
 
-def _overrides(flags: dict[str, str | int | bool | None]) -> list[Override]:
+def _overrides(flags: _Flags) -> list[Override]:
     from everstep.client.taskfile import Override
 
     return [Override(flag, key, flags[flag]) for flag, key in _KEYS.items() if flags[flag] is not None]
@@ -172,47 +217,6 @@ def _job_name(command: list[str]) -> str:
     text = Path(scripts[0] if scripts else command[0].split()[0] if command[0].split() else "task").stem
     cleaned = "".join(c if c.isascii() and c.isalnum() else "-" for c in text).strip("-").lower()
     return cleaned if cleaned and cleaned[0].isalpha() else "task"
-
-
-# --- The plan --------------------------------------------------------------------------------------------------------
-
-
-def _show(loaded: LoadedTask, plan: PlanView) -> None:
-    from everstep.cli.offers import COLUMNS
-    from everstep.client.resuming import resumed_by
-
-    for warning in dict.fromkeys([*loaded.warnings, *plan.warnings]):
-        _say(f"warning: {warning}")
-    if plan.offers:
-        machines = Counter(plan.offers)
-        count = Column("MACHINES", lambda offer: str(machines[offer]), right=True)
-        table(list(machines)[:_OFFERS_SHOWN], (count, *COLUMNS))
-        if len(machines) > _OFFERS_SHOWN:
-            print(f"... and {len(machines) - _OFFERS_SHOWN} more (everstep offers)")
-        print()
-    task = loaded.task
-    facts(
-        [
-            (
-                "task",
-                f"{task.name}, {task.gang.size} node{'' if task.gang.size == 1 else 's'}, spot: {task.spot.value}",
-            ),
-            ("choice", _choice(plan)),
-            ("price", f"{wording.price(plan.hourly_usd)} in all" if plan.hourly_usd else ""),
-            ("waits for", plan.wait),
-            ("resumed by", resumed_by(task, loaded.workdir)),
-            *(("because", reason) for reason in plan.reasons[:3]),
-        ]
-    )
-
-
-def _choice(plan: PlanView) -> str:
-    """``local harbour-a gpu.large spot at $0.92/h``; empty if nothing can be had now."""
-    chosen = plan.choice
-    named = (str(chosen.get(key) or "") for key in ("provider", "zone", "machine_type", "market"))
-    price = chosen.get("price_usd_per_h")
-    at = f" at {wording.money(price)}/h" if price is not None else ""
-    return " ".join(wording.words(name) if name == chosen.get("market") else name for name in named if name) + at
 
 
 def _say(text: str) -> None:

@@ -90,11 +90,11 @@ def world(
     """
     from everstep.sim import trials
     from everstep.sim.reference import grid as grids
+    from everstep.sim.reference.rows import check_target
 
-    if not math.isfinite(task_h) or task_h <= 0:
-        raise failures.usage(_COMMAND, "--task-h", "expected hours, above 0")
-    if deadline_h is not None and not deadline_h >= task_h:
-        raise failures.usage(_COMMAND, "--deadline-h", f"shorter than the work of {task_h:g} h")
+    if journal is not None:
+        check_target(journal)
+    _check_times(task_h, deadline_h)
     wanted = list(dict.fromkeys(policy or ["greedy", "on_demand"]))
     _check_policies(wanted, trials.selector_names())
     trial = _trial(trace, (task_h, deadline_h, gang), egress, sets or [], any_zone=any_zone, spot_only=spot_only)
@@ -108,6 +108,15 @@ def world(
         return
     table(figures(results), _COLUMNS)
     print(f"world: {MODE}; traces: {trace}")
+
+
+def _check_times(task_h: float, deadline_h: float | None) -> None:
+    if not math.isfinite(task_h) or task_h <= 0:
+        raise failures.usage(_COMMAND, "--task-h", "expected hours, above 0")
+    if deadline_h is not None and not math.isfinite(deadline_h):
+        raise failures.usage(_COMMAND, "--deadline-h", "expected hours", "leave it out for none")
+    if deadline_h is not None and deadline_h < task_h:
+        raise failures.usage(_COMMAND, "--deadline-h", f"shorter than the work of {task_h:g} h")
 
 
 def _check_policies(wanted: Sequence[str], known: Sequence[str]) -> None:
@@ -263,6 +272,8 @@ def _set(parts: list[Any], own: dict[str, float | None], text: str) -> None:
 
 _NOT_SET = {"billing", "speeds", "steps"}
 _CHANCES = {"notice_chance", "launch_failure", "boot_failure"}
+_ABOVE_0 = {"step_s", "transfer_gb_per_s", "calls_per_s", "burst", "max_life_s", "quota"}
+_LEAST, _MOST = 1e-9, 1e12
 
 
 def _value(key: str, text: str, kind: type) -> Any:
@@ -274,9 +285,8 @@ def _value(key: str, text: str, kind: type) -> Any:
         value = kind(text)
     except ValueError:
         value = math.nan
-    most = 1.0 if key in _CHANCES else math.inf
-    least_ok = value > 0 if key in ("step_s", "transfer_gb_per_s", "calls_per_s", "burst") else value >= 0
-    if not (least_ok and value <= most and math.isfinite(value)):
+    least = _LEAST if key in _ABOVE_0 else 0.0
+    if not least <= value <= (1.0 if key in _CHANCES else _MOST):
         raise failures.usage(_COMMAND, "--set", f"{key}: expected {_wanted(key, kind)}, found {text!r}")
     return value
 
@@ -284,4 +294,5 @@ def _value(key: str, text: str, kind: type) -> Any:
 def _wanted(key: str, kind: type) -> str:
     if key in _CHANCES:
         return "a chance, 0 to 1"
-    return f"a {'whole ' if kind is int else ''}number, not below 0"
+    bound = "above 0" if key in _ABOVE_0 else "not below 0"
+    return f"a {'whole ' if kind is int else ''}number, {bound} and {_MOST:g} at most"

@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from everstep.client import remote
 from everstep.client import results as r
 from everstep.client.home import Home, NoServer, default_home
-from everstep.client.wire import LostAnswer, ServerTrouble, StreamEvent, Unavailable, Wire
+from everstep.client.wire import LostAnswer, NotOurServer, ServerTrouble, StreamEvent, Unavailable, Wire
 from everstep.model.codec import from_dict, to_dict
 from everstep.model.errors import BadInput, NotFound, Problem
 from everstep.model.task import Task
@@ -43,30 +44,35 @@ class Client:
         home: Home | Path | str | None = None,
         timeout_s: float = 60.0,
         certificate: Path | str = "",
+        fingerprint: str = "",
     ) -> None:
         """Finds the server; connects on first use.
 
         Args:
-            url: base URL; None = the server that runs for ``home``.
+            url: base URL; None = the server of ``home``: the one elsewhere that ``everstep server up`` put there, else
+                the one that runs here.
             token: bearer token; None = the one of ``home``.
             home: folder of the installation; None = ``$EVERSTEP_HOME`` or ``~/.everstep``.
             timeout_s: longest wait for an answer.
             certificate: file with the certificate to trust at an ``https`` ``url``; empty = the system's authorities.
+            fingerprint: SHA-256 of the one certificate to trust there instead, hexadecimal.
         """
         self.home = default_home() if home is None else home if isinstance(home, Home) else Home(Path(home))
         self._url = url
         self._token = token
         self._timeout_s = timeout_s
         self._certificate = str(certificate)
+        self._fingerprint = fingerprint
         self._wire: Wire | None = None
 
     @classmethod
     def ensure(cls, home: Home | Path | str | None = None, *, arguments: tuple[str, ...] = ()) -> Client:
-        """A client of the server of ``home``, which is started in the background if none runs."""
+        """A client of the server of ``home``, which is started in the background if none runs here or elsewhere."""
         from everstep.client import launcher
 
         client = cls(home=home)
-        launcher.start_background(client.home, arguments=arguments)
+        if remote.find(client.home) is None:
+            launcher.start_background(client.home, arguments=arguments)
         return client
 
     def __enter__(self) -> Client:
@@ -87,16 +93,31 @@ class Client:
     def wire(self) -> Wire:
         """The connection, made on first use. Raises NoServer when no server runs for the folder."""
         if self._wire is None:
-            url, certificate = self._url, self._certificate
-            if url is None:
-                info = self.home.server()
-                if info is None:
-                    raise NoServer(f"no server runs for {self.home.path}; start one with: everstep server start")
-                url, certificate = info.url, info.certificate
-            token = self.home.token() if self._token is None else self._token
-            hint = self._gone if self._url is None else lambda: ""
-            self._wire = Wire(url, token, timeout_s=self._timeout_s, certificate=certificate, hint=hint)
+            self._wire = self._found() if self._url is None else self._given(self._url)
         return self._wire
+
+    def _given(self, url: str) -> Wire:
+        token = self.home.token() if self._token is None else self._token
+        return Wire(url, token, timeout_s=self._timeout_s, certificate=self._certificate, fingerprint=self._fingerprint)
+
+    def _found(self) -> Wire:
+        elsewhere = remote.find(self.home)
+        if elsewhere is not None:
+            token = elsewhere.token if self._token is None else self._token
+            hint = f"it is on {elsewhere.where}: everstep server up starts it again, everstep server status looks"
+            pin = elsewhere.fingerprint
+            return Wire(elsewhere.url, token, timeout_s=self._timeout_s, fingerprint=pin, hint=lambda: hint)
+        info = self.home.server()
+        if info is None:
+            raise NoServer(f"no server runs for {self.home.path}; start one with: everstep server start")
+        return Wire(
+            info.url,
+            self.home.token() if self._token is None else self._token,
+            timeout_s=self._timeout_s,
+            certificate=info.certificate,
+            fingerprint=info.fingerprint,
+            hint=self._gone,
+        )
 
     def _gone(self) -> str:
         """What to say when nobody listens where the last server said that it does."""
@@ -344,6 +365,8 @@ class Client:
                         return
                     last_id = event.id or last_id
                     yield event
+            except NotOurServer:
+                raise
             except (NoServer, Unavailable):
                 now = time.monotonic()
                 lost_at = now if lost_at is None else lost_at

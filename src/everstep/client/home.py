@@ -33,6 +33,7 @@ class ServerInfo:
         deployment: UUID of the installation.
         version: of everstep.
         certificate: path of the certificate to trust, empty without TLS.
+        fingerprint: SHA-256 of that certificate, hexadecimal.
     """
 
     url: str
@@ -41,6 +42,7 @@ class ServerInfo:
     deployment: str
     version: str
     certificate: str = ""
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,16 @@ class Home:
         return self.path / "deployment"
 
     @property
+    def tls_folder(self) -> Path:
+        """The certificate that a server made for itself, and its key."""
+        return self.path / "tls"
+
+    @property
+    def remote_file(self) -> Path:
+        """Where the server is when it is not on this computer, mode 0600 (see ``client.remote``)."""
+        return self.path / "remote.json"
+
+    @property
     def config_file(self) -> Path:
         """Providers and options; may be absent."""
         return self.path / "config.yaml"
@@ -100,6 +112,7 @@ class Home:
                 deployment=str(data["deployment"]),
                 version=str(data["version"]),
                 certificate=str(data.get("certificate", "")),
+                fingerprint=str(data.get("fingerprint", "")),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -126,15 +139,39 @@ def read_secret_line(path: Path) -> str:
     Raises NoServer when it is absent, UnsafeFile when others may read it.
     """
     try:
-        with path.open() as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read(4096).strip()
+        text = read_private_text(path).strip()
     except FileNotFoundError:
         raise NoServer(f"there is no token at {path}; start a server with: everstep server start") from None
+    if not text:
+        raise UnsafeFile(f"{path} is empty; remove it and restart the server to get a new token")
+    return text
+
+
+def read_private_text(path: Path) -> str:
+    """A file (its first 64 KiB) that only its owner may read.
+
+    Raises FileNotFoundError when it is absent, UnsafeFile when others may read it.
+    """
+    try:
+        with path.open() as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read(65_536)
     except PermissionError:
         raise UnsafeFile(f"{path} belongs to somebody else and cannot be read") from None
     if mode & 0o077:
         raise UnsafeFile(f"{path} can be read by others (mode {mode:04o}); make it private with: chmod 600 {path}")
-    if not text:
-        raise UnsafeFile(f"{path} is empty; remove it and restart the server to get a new token")
     return text
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file that only its owner may read: whole and on the disk, or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.unlink(missing_ok=True)
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -23,7 +23,8 @@ class ProviderHealth:
 class Health:
     """The server about itself.
 
-    ``jobs`` counts live jobs by phase, and those ``ended``; ``handshake`` is ``[oldest, newest]`` it speaks.
+    ``jobs`` counts live jobs by phase, and those ``ended``; ``handshake`` is ``[oldest, newest]`` it speaks; ``backup``
+    says when the last backup was made and what is wrong with them, empty if none are.
     """
 
     version: str
@@ -34,6 +35,7 @@ class Health:
     jobs: dict[str, int] = field(default_factory=dict)
     providers: tuple[ProviderHealth, ...] = ()
     handshake: tuple[int, ...] = ()
+    backup: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +318,15 @@ class ExecView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferView:
-    """What can be leased now. ``as_of``: when the price was read; ``available`` None: the provider does not say."""
+    """What can be leased now.
+
+    Attributes:
+        as_of: when the price was read.
+        available: how many could start now; None: the provider does not say.
+        bound: why the account cannot hold even one (a quota); empty: it can.
+        advice: how likely the vendor thinks that some can be had, 0 to 1; None: it was not asked, or does not say.
+        advice_as_of: when it was asked.
+    """
 
     provider: str
     region: str
@@ -332,6 +342,9 @@ class OfferView:
     as_of: float = 0.0
     source: str = ""
     available: int | None = None
+    bound: str = ""
+    advice: float | None = None
+    advice_as_of: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

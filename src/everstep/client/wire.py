@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,11 +15,14 @@ from dataclasses import dataclass
 from typing import IO, Any
 from urllib.parse import urlencode, urlsplit
 
+from everstep.agent.pin import PinnedConnection, WrongCertificate
 from everstep.client.home import NoServer
 from everstep.model.errors import BadInput, Conflict, EverstepError, NotAuthorized, NotFound, Problem
 
 _PIECE = 1 << 20
 _IDEMPOTENT = ("GET", "HEAD")
+_LOOK_S = 2.0
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 
 
 class ServerTrouble(EverstepError):
@@ -31,6 +35,10 @@ class Unavailable(ServerTrouble):
 
 class LostAnswer(NoServer):
     """The connection broke after it was there: whether the server heard the request is not known."""
+
+
+class NotOurServer(NoServer):
+    """Somebody else answers there: to wait does not help. Nothing was sent to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class Wire:
         *,
         timeout_s: float = 60.0,
         certificate: str = "",
+        fingerprint: str = "",
         hint: Callable[[], str] = lambda: "",
     ) -> None:
         """Connects on first use.
@@ -67,6 +76,7 @@ class Wire:
             token: bearer token.
             timeout_s: how long to wait for an answer to begin, or to go on.
             certificate: file with the certificate to trust for ``https``; empty = the system's authorities.
+            fingerprint: SHA-256 of the one certificate to trust for ``https``; then nothing else about it counts.
             hint: asked when nobody listens at ``url``; what to tell the user beside that.
         """
         self.url = url.rstrip("/")
@@ -76,6 +86,7 @@ class Wire:
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._timeout_s = timeout_s
         self._certificate = certificate
+        self._fingerprint = fingerprint
         self._hint = hint
         self._connection: http.client.HTTPConnection | None = None
         self._lock = threading.Lock()
@@ -142,8 +153,7 @@ class Wire:
                 if reused and method in _IDEMPOTENT:
                     reused = False
                     continue
-                kind = LostAnswer if reached else NoServer
-                raise kind(self._silent(error)) from None
+                raise self._failure(error, LostAnswer if reached else NoServer) from None
             if response.will_close:
                 self.close()
             return response.status, data
@@ -194,20 +204,47 @@ class Wire:
         except (OSError, http.client.HTTPException) as error:
             if connection is not None:
                 connection.close()
-            raise NoServer(self._silent(error)) from None
+            raise self._failure(error, NoServer) from None
         connection.close()
         raise _refusal(response.status, data)
+
+    def _failure(self, error: Exception, kind: type[NoServer]) -> NoServer:
+        return (NotOurServer if isinstance(error, WrongCertificate) else kind)(self._silent(error))
 
     def _silent(self, error: Exception) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"the server at {self.url} shows a certificate that is not trusted ({error.verify_message})"
+        if isinstance(error, WrongCertificate):
+            words = "it is not our server, or it was set up anew; nothing was sent to it"
+            return f"who answers at {self.url} shows another certificate than the pinned one: {words}"
+        if isinstance(error, ssl.SSLError) and error.reason in _NOT_TLS:
+            return f"who answers at {self.url} does not speak TLS: is that the right port?"
+        if isinstance(error, http.client.BadStatusLine | ConnectionResetError) and self._speaks_tls():
+            return (
+                f"the server at {self.url} speaks TLS and answers nobody in the clear: its address begins with https://"
+            )
         hint = self._hint() if isinstance(error, ConnectionRefusedError) else ""
         return f"the server at {self.url} does not answer ({_words(error)})" + (f"; {hint}" if hint else "")
+
+    def _speaks_tls(self) -> bool:
+        """Asked when something at an ``http`` address hung up on us; it is told nothing."""
+        if self._split.scheme != "http":
+            return False
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        place = (self._split.hostname or "", self._split.port or 80)
+        try:
+            with socket.create_connection(place, _LOOK_S) as raw, context.wrap_socket(raw):
+                return True
+        except OSError:
+            return False
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._split.hostname or "", self._split.port
         if self._split.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        if self._fingerprint:
+            return PinnedConnection(host, port, fingerprint=self._fingerprint, timeout_s=self._timeout_s)
         try:
             context = ssl.create_default_context(cafile=self._certificate or None)
         except OSError as error:

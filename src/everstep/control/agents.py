@@ -36,6 +36,10 @@ class Inbox(Protocol):
         """The job a machine is for."""
         ...
 
+    def state(self, job: JobId) -> JobState | None:
+        """The job as it is now, ended ones included."""
+        ...
+
     def newest_attempt(self, job: JobId) -> int:
         """The highest number of an attempt that is known to have been given out."""
         ...
@@ -54,11 +58,16 @@ class _Standing:
 
 
 _NONE = _Standing(0, b"")
+_SIGNS_OF_LIFE = (h.MSG_HEARTBEAT, h.MSG_PROGRESS)
 
 
 def _ring(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+async def _believed(machine: InstanceState, proof: Mapping[str, str]) -> None:
+    """Every machine is who it says."""
 
 
 class AgentDesk:
@@ -69,10 +78,19 @@ class AgentDesk:
         inbox: where events go.
         clock: for long polls and versions of orders.
         lease_s, heartbeat_s: told to the agents.
+        identify: called with what a machine shows of itself when it joins; raises NotAuthorized.
     """
 
     def __init__(
-        self, *, key: bytes, inbox: Inbox, clock: Clock, telemetry: Telemetry, lease_s: float, heartbeat_s: float
+        self,
+        *,
+        key: bytes,
+        inbox: Inbox,
+        clock: Clock,
+        telemetry: Telemetry,
+        lease_s: float,
+        heartbeat_s: float,
+        identify: Callable[[InstanceState, Mapping[str, str]], Awaitable[None]] = _believed,
     ) -> None:
         """See the class."""
         self._key = key
@@ -81,6 +99,7 @@ class AgentDesk:
         self._telemetry = telemetry
         self._lease_s = lease_s
         self._heartbeat_s = heartbeat_s
+        self._identify = identify
         self._orders: dict[InstanceId, _Standing] = {}
         self._waiting: dict[InstanceId, tuple[asyncio.Future[None], ...]] = {}
         self._version = 0
@@ -107,11 +126,15 @@ class AgentDesk:
 
     def authenticate(self, credential: str) -> InstanceId:
         """The machine a credential belongs to; raises NotAuthorized."""
+        return self.bearer(credential)[1]
+
+    def bearer(self, credential: str) -> tuple[JobId, InstanceId]:
+        """Job and machine that a credential was given out for; raises NotAuthorized."""
         job, _, rest = credential.partition(".")
         instance, _, mac = rest.rpartition(".")
         if not self._is_mac(mac, "credential", job, instance):
             raise NotAuthorized("unknown credential")
-        return InstanceId(instance)
+        return JobId(job), InstanceId(instance)
 
     # --- Join -------------------------------------------------------------------------------------------------------
 
@@ -119,7 +142,8 @@ class AgentDesk:
         """Lets a machine in.
 
         Raises:
-            NotAuthorized: a wrong token, or a machine that is not (or no longer) part of its job.
+            NotAuthorized: a wrong token, a machine that is not (or no longer) part of its job, or one that cannot
+                prove who it is where its provider says it can.
             HandshakeMismatch: the agent speaks no version that we do.
             NotYet: the launch has not been answered yet.
             Conflict: the token was used by another machine.
@@ -141,10 +165,13 @@ class AgentDesk:
             raise Conflict("this token belongs to another machine")
         if not machine.alive:
             raise NotAuthorized("this machine has been given up")
+        await self._identify(machine, _proof(body))
         event = self._joined(machine.instance, body)
         self._telemetry.word(machine.instance, self._clock.now())
         await self._inbox.put(JobId(job), event)
         reach("join.after")
+        if self._inbox.job_of(machine.instance) is None:
+            raise NotAuthorized("this machine has been given up")  # while we waited for the journal
         # An agent that was started anew counts its messages from 1 again.
         self._acked[machine.instance] = 0
         self._joins[machine.instance] = self._joins.get(machine.instance, 0) + 1
@@ -184,16 +211,23 @@ class AgentDesk:
 
     # --- Reports ----------------------------------------------------------------------------------------------------
 
-    async def report(self, instance: InstanceId, messages: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    async def report(
+        self, instance: InstanceId, messages: Sequence[Mapping[str, Any]], *, given_for: JobId | None = None
+    ) -> dict[str, int]:
         """Takes messages in; answers once what is journalled of them is durable.
+
+        Args:
+            instance: who tells.
+            messages: of the handshake.
+            given_for: the job of its credential. Facts of a machine that has ended are taken in for that job.
 
         Raises:
             BadInput: a message that nobody understands; those before it were taken in.
-            NotAuthorized: the machine is not part of a job any more.
+            NotAuthorized: the machine is not part of a job any more, and told no fact.
         """
         job = self._inbox.job_of(instance)
         if job is None:
-            raise NotAuthorized(f"machine {instance} is not part of a job any more")
+            return await self._last_words(given_for, instance, messages)
         now = self._clock.now()
         self._telemetry.word(instance, now)
         durable: list[Awaitable[None]] = []
@@ -212,6 +246,30 @@ class AgentDesk:
         if joins == self._joins.get(instance, 0) and self._inbox.job_of(instance) is not None:
             self._acked[instance] = max(acked, self._acked.get(instance, 0))
         return {"ack": acked, "orders_version": self._orders.get(instance, _NONE).version}
+
+    async def _last_words(
+        self, job: JobId | None, instance: InstanceId, messages: Sequence[Mapping[str, Any]]
+    ) -> dict[str, int]:
+        """What was on the way when its machine ended: facts are always accepted, bill and cause depend on them.
+
+        Signs of life alone are refused: an agent that outlived its machine's place has to hear that it is not wanted.
+        """
+        state = None if job is None else self._inbox.state(job)
+        machine = None if state is None else state.by_instance(instance)
+        known = machine is not None and not machine.alive and machine.joined_at is not None
+        seqs = [_seq(message) for message in messages]
+        facts = [message for message in messages if message.get("kind") not in _SIGNS_OF_LIFE]
+        if job is None or not known or not facts:
+            raise NotAuthorized(f"machine {instance} is not part of a job any more")
+        durable: list[Awaitable[None]] = []
+        for message in facts:
+            if message.get("kind") == h.MSG_EXEC_ENDED:
+                _check_rc(message)
+            elif (event := to_event(instance, message)) is not None:
+                durable.append(self._inbox.put(job, event))
+        for future in durable:
+            await future
+        return {"ack": max(seqs), "orders_version": _NONE.version}
 
     def _take(self, job: JobId, instance: InstanceId, message: Mapping[str, Any], now: float) -> list[Awaitable[None]]:
         kind = message.get("kind")
@@ -309,6 +367,13 @@ class AgentDesk:
         self._joins.pop(instance, None)
         for future in self._waiting.pop(instance, ()):
             _ring(future)
+
+
+def _proof(body: Mapping[str, Any]) -> Mapping[str, str]:
+    found = body.get(h.JOIN_IDENTITY) or {}
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        raise BadInput(Problem("join", h.JOIN_IDENTITY, "expected a mapping of names to texts"))
+    return found
 
 
 def _seq(message: Mapping[str, Any]) -> int:

@@ -1,10 +1,11 @@
-"""All jobs this server knows: live ones as states, ended ones packed small until somebody asks for them."""
+"""All jobs this server knows: live ones as states, ended ones packed and out of memory until somebody asks for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from everstep.control.packing import pack, unpack
+from everstep.control.shelf import Leaf, Shelf
 from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import JobState
 
@@ -16,12 +17,14 @@ class Book(Mapping[JobId, JobState]):
 
     Args:
         live: the kernel's own mapping of live jobs; looked up, never copied.
+        shelf: where ended jobs lie.
     """
 
-    def __init__(self, live: dict[JobId, JobState]) -> None:
+    def __init__(self, live: dict[JobId, JobState], shelf: Shelf | None = None) -> None:
         """See the class."""
         self._live = live
-        self._ended: dict[JobId, bytes] = {}
+        self._shelf = shelf or Shelf()
+        self._ended: dict[JobId, Leaf] = {}
         self._opened: dict[JobId, JobState] = {}
         self._job_of: dict[InstanceId, JobId] = {}
 
@@ -29,7 +32,7 @@ class Book(Mapping[JobId, JobState]):
         """The state of a job; raises KeyError."""
         state = self._live.get(job) or self._opened.get(job)
         if state is None:
-            state = unpack(self._ended[job])
+            state = unpack(self._ended[job].read())
             self._opened[job] = state
             while len(self._opened) > _KEPT_OPEN:
                 self._opened.pop(next(iter(self._opened)))
@@ -66,7 +69,7 @@ class Book(Mapping[JobId, JobState]):
 
     def put_away(self, state: JobState) -> None:
         """Packs a job that has ended."""
-        self._ended[state.id] = pack(state)
+        self._ended[state.id] = self._shelf.put(pack(state))
         self.index(state)
 
     def take_out(self, job: JobId) -> JobState:
@@ -82,11 +85,11 @@ class Book(Mapping[JobId, JobState]):
 
     # --- Snapshots --------------------------------------------------------------------------------------------------
 
-    def packed(self) -> dict[JobId, bytes]:
+    def packed(self) -> dict[JobId, Leaf]:
         """The ended jobs as they are at this moment."""
         return dict(self._ended)
 
-    def restore(self, live: Mapping[JobId, JobState], ended: Mapping[JobId, bytes]) -> None:
+    def restore(self, live: Mapping[JobId, JobState], ended: Mapping[JobId, Leaf]) -> None:
         """Takes in what a snapshot held."""
         self._live.update(live)
         self._ended.update(ended)

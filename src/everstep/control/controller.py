@@ -10,10 +10,9 @@ import asyncio
 import os
 import secrets as chance
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from everstep.brain.lifecycle import accepts, orders
+from everstep.brain.lifecycle import Briefing, accepts
 from everstep.brain.select import Selector
 from everstep.control.agents import AgentDesk
 from everstep.control.book import Book
@@ -21,50 +20,31 @@ from everstep.control.clock import SystemClock
 from everstep.control.doer import Doer
 from everstep.control.faults import reach
 from everstep.control.highwater import HighWater
-from everstep.control.journal import LEASE_S, Journal
+from everstep.control.inbox import Item, Market, answer, give_up
+from everstep.control.journal import Journal
 from everstep.control.kernel import Kernel, Outcome, at_rest
 from everstep.control.options import Options, Vault
 from everstep.control.preview import check_task, preview
+from everstep.control.shelf import Shelf
 from everstep.control.surroundings import Surroundings
 from everstep.control.telemetry import Observed, Telemetry
+from everstep.control.upkeep import check_providers, keep_lease, mind_the_clock, take_lease
 from everstep.model import handshake as h
 from everstep.model.access import Actor
-from everstep.model.effects import Terminate
-from everstep.model.errors import (
-    Conflict,
-    EverstepError,
-    LeaseHeld,
-    NotFound,
-    StoreClosed,
-    StoreError,
-    StoreUnusable,
-)
-from everstep.model.events import AttemptsSkipped, Event, JobSubmitted, TerminateIntended
-from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
+from everstep.model.effects import DeleteVolume, Terminate
+from everstep.model.errors import Conflict, EverstepError, NotFound
+from everstep.model.events import AttemptsSkipped, Event, JobSubmitted, TerminateIntended, VolumeDeleteIntended
+from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken, VolumeId
 from everstep.model.job import InstanceState, JobState
 from everstep.model.offers import Offer
 from everstep.model.task import Task
-from everstep.ports import Provider, ProviderResource, Store
+from everstep.ports import ProvesIdentity, Provider, ProviderResource, Store
 
 _BATCH = 512
 _SKIPPED = 1_000
 """More attempts than any job begins between two backups."""
 LOOP = "everstep loop"
 """Name of the task that owns the kernel."""
-_SUSPICIOUS_S = 2.0
-"""A machine that is silent for so long makes us ask the provider at once."""
-
-
-@dataclass(slots=True)
-class _Item:
-    job: JobId
-    event: Event
-    done: asyncio.Future[None]
-    asked: bool = False
-
-
-class _Market:
-    """The offers changed."""
 
 
 class Controller:
@@ -78,6 +58,7 @@ class Controller:
         server_url: base URL that agents dial.
         vault: values of secrets.
         ca_sha256: fingerprint of the server's certificate, empty for plain HTTP on loopback.
+        agent_sha256: digest of the agent that machines fetch at boot, empty where they have it already.
         high_water: how far the journal once was, kept outside of the store.
         exclusive: the caller holds a lock that nobody else can hold, so a lease that a dead predecessor left behind
         is ours.
@@ -93,6 +74,7 @@ class Controller:
         server_url: Callable[[], str],
         vault: Vault,
         ca_sha256: str = "",
+        agent_sha256: str = "",
         selectors: Mapping[str, Selector] | None = None,
         options: Options | None = None,
         clock: SystemClock | None = None,
@@ -104,42 +86,37 @@ class Controller:
         self.clock = clock or SystemClock()
         self.options = options or Options()
         self.kernel = Kernel(deployment, settings=self.options.settings, selectors=selectors)
-        self.book = Book(self.kernel.states)
+        shelf = Shelf(None if high_water is None else high_water.folder)
+        self.book = Book(self.kernel.states, shelf)
         self.troubles: dict[str, str] = {}
         self.journal = Journal(
             store,
             clock=self.clock,
             holder=f"lock/{deployment}" if exclusive else f"{os.getpid()}.{chance.token_hex(4)}",
             snapshot_every=self.options.snapshot_every,
+            shelf=shelf,
         )
         self._high_water = high_water
         self._providers = dict(providers)
         self._server_url = server_url
         self._ca_sha256 = ca_sha256
+        self._agent_sha256 = agent_sha256
         self._vault = vault
         self._telemetry = Telemetry(self.kernel.market.heard)
         self.desk = AgentDesk(
-            key=key,
-            inbox=self,
-            clock=self.clock,
-            telemetry=self._telemetry,
-            lease_s=self.options.lease_s,
-            heartbeat_s=self.options.heartbeat_s,
-        )
+            key=key, inbox=self, clock=self.clock, telemetry=self._telemetry, lease_s=self.options.lease_s,
+            heartbeat_s=self.options.heartbeat_s, identify=self._identify,
+        )  # fmt: skip
         # Ranks that fail are often the first sign of a machine that went away.
         self.desk.on_failure = lambda instance: self.around.poll_soon()
         self._doer = Doer(deployment=deployment, providers=self._providers, clock=self.clock, doings=self)
         self.around = Surroundings(
-            self._providers,
-            deployment=deployment,
-            kernel=self.kernel,
-            known=self,
-            clock=self.clock,
+            self._providers, deployment=deployment, kernel=self.kernel, known=self, clock=self.clock,
             telemetry=self._telemetry,
-        )
-        self._inbox: asyncio.Queue[_Item | _Market | None] = asyncio.Queue()
+        )  # fmt: skip
+        self._inbox: asyncio.Queue[Item | Market | None] = asyncio.Queue()
         self._awakened: set[JobId] = set()
-        self._batch: list[_Item | _Market | None] = []
+        self._batch: list[Item | Market | None] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._sound = False
         self.failed: asyncio.Future[None] | None = None
@@ -158,21 +135,22 @@ class Controller:
             LeaseHeld: another server writes this journal.
             EverstepError: the journal cannot be read, or a provider is missing where jobs have something.
         """
-        await self._take_lease()
+        await take_lease(self.journal, self.clock)
         await self.journal.restore(self.kernel, self.book)
         self._sound = True
-        self._check_providers()
+        check_providers(self.kernel.states.values(), self._providers)
         await self.journal.note("ServerStarted", {"pid": os.getpid()})
         now = self.clock.now()
         for state in list(self.kernel.states.values()):
             self._settle_down(state.id)
         for state in list(self.kernel.states.values()):
+            briefing = Briefing(state)
             for m in state.instances.values():
                 if m.instance is not None and m.alive:
                     # Nobody is judged before a full lease has passed, unless the provider says that the machine is
                     # gone.
                     self._telemetry.grace(m.instance, now + self.options.lease_s)
-                    self._send(state, m)
+                    self._send(state, m, briefing)
             self.kernel.wakes[state.id] = now
         self._skip_attempts()
         await self.around.look()
@@ -180,23 +158,11 @@ class Controller:
             self._doer.resume(state)
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        works = [self._run(), self._keep_lease(), self._mind_the_clock(), *self.around.works(self.options)]
+        beside = [keep_lease(self.journal, self.clock), mind_the_clock(self.journal, self.clock, self._high_water)]
+        works = [self._run(), *beside, *self.around.works(self.options)]
         self._tasks = [loop.create_task(work, name=LOOP if n == 0 else None) for n, work in enumerate(works)]
         for task in self._tasks:
             task.add_done_callback(self._notice)
-
-    def _check_providers(self) -> None:
-        """Without its provider a machine could be neither followed nor ended, and would go on being billed."""
-        for state in self.kernel.states.values():
-            held = {str(m.instance or m.token): m.offer.provider for m in state.instances.values() if m.alive}
-            held |= {v.name: v.provider for v in state.volumes.values() if v.volume and v.deleted_at is None}
-            for name, provider in held.items():
-                if provider not in self._providers:
-                    raise EverstepError(
-                        f"job {state.id} has {name} at provider {provider!r}, which is not configured; start the "
-                        f"server with it, or end the job before you take it away (configured: "
-                        f"{', '.join(sorted(self._providers)) or 'none'})"
-                    )
 
     def _skip_attempts(self) -> None:
         """A journal that was longer once was put back: attempts that it forgot may hold machines and checkpoints."""
@@ -205,18 +171,6 @@ class Controller:
         for state in self.kernel.states.values():
             text = "the journal was put back to an earlier hour"
             self.put(state.id, AttemptsSkipped(state.attempt_no + _SKIPPED, text))
-
-    async def _take_lease(self) -> None:
-        """Waits out the lease of a predecessor that was killed."""
-        patience = self.clock.now() + LEASE_S + 2.0
-        while True:
-            try:
-                await self.journal.lease()
-                return
-            except LeaseHeld:
-                if self.clock.now() > patience:
-                    raise
-                await self.clock.sleep(0.1)
 
     async def stop(self) -> None:
         """Stops the loop; machines and jobs go on without us."""
@@ -227,10 +181,7 @@ class Controller:
         await self._doer.close()
         while not self._inbox.empty():
             self._batch.append(self._inbox.get_nowait())
-        for item in self._batch:
-            # Nobody will look at it any more; those who wait for it must know.
-            if isinstance(item, _Item) and not item.done.done():
-                item.done.cancel()
+        give_up(self._batch)
         if self._sound:
             await self.journal.close(self.kernel, self.book)
 
@@ -289,7 +240,7 @@ class Controller:
 
     def _put(self, job: JobId, event: Event, *, asked: bool) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait(_Item(job, event, done, asked))
+        self._inbox.put_nowait(Item(job, event, done, asked))
         return done
 
     def state(self, job: JobId) -> JobState | None:
@@ -321,20 +272,30 @@ class Controller:
             h.BOOT_SERVER: self._server_url(),
             h.BOOT_TOKEN: self.desk.join_token(job, token),
             h.BOOT_CA_FINGERPRINT: self._ca_sha256,
+            h.BOOT_AGENT_SHA256: self._agent_sha256,
         }
+
+    async def _identify(self, machine: InstanceState, proof: Mapping[str, str]) -> None:
+        provider = self._providers[machine.offer.provider]
+        if isinstance(provider, ProvesIdentity) and machine.instance is not None:
+            await provider.check_identity(machine.instance, machine.offer, proof, server_url=self._server_url())
 
     def terminate(self, job: JobId, instance: InstanceId) -> None:
         """Ends again a machine that should be gone."""
         self._doer.do(Terminate(job, TerminateIntended(instance, "")))
 
+    def delete_volume(self, job: JobId, volume: VolumeId) -> None:
+        """Deletes again a disk that should be gone."""
+        self._doer.do(DeleteVolume(job, VolumeDeleteIntended(volume)))
+
     def look_again(self) -> None:
         """Every job is looked at again, at once."""
         self.kernel.wakes.update(dict.fromkeys(self.kernel.states, self.clock.now()))
-        self._inbox.put_nowait(_Market())
+        self._inbox.put_nowait(Market())
 
     def market_moved(self) -> None:
         """The offers changed: jobs that wait for capacity are looked at again."""
-        self._inbox.put_nowait(_Market())
+        self._inbox.put_nowait(Market())
 
     def trouble(self, provider: str, text: str) -> None:
         """Shows that a provider makes trouble; an empty text takes it back."""
@@ -351,14 +312,14 @@ class Controller:
             self._batch = items
             self._sound = False  # until the journal holds what the kernel has taken in
             now = self.clock.now()
-            refused: list[tuple[_Item, EverstepError]] = []
-            taken: list[_Item] = []
+            refused: list[tuple[Item, EverstepError]] = []
+            taken: list[Item] = []
             stop = False
             for item in items:
                 if item is None:
                     stop = True
                     continue
-                if isinstance(item, _Market):
+                if isinstance(item, Market):
                     self.kernel.market_moved(now)
                     continue
                 try:
@@ -370,15 +331,15 @@ class Controller:
             outcome = self.kernel.take()
             await self.journal.write(outcome)
             self._after(outcome)
-            _answer(taken, refused)
+            answer(taken, refused)
             self._sound = True
             if stop:
                 return
 
-    async def _next_items(self) -> list[_Item | _Market | None]:
+    async def _next_items(self) -> list[Item | Market | None]:
         wake = self.kernel.next_wake()
         timeout_s = 1.0 if wake is None else min(max(wake - self.clock.now(), 0.0), 1.0)
-        items: list[_Item | _Market | None] = []
+        items: list[Item | Market | None] = []
         if timeout_s > 0 or not self._inbox.empty():
             try:
                 items.append(await asyncio.wait_for(self._inbox.get(), timeout_s))
@@ -388,7 +349,7 @@ class Controller:
             items.append(self._inbox.get_nowait())
         return items
 
-    def _take(self, item: _Item, now: float) -> None:
+    def _take(self, item: Item, now: float) -> None:
         if isinstance(item.event, JobSubmitted):
             self.kernel.submit(item.event, now)
             return
@@ -406,7 +367,7 @@ class Controller:
             self.kernel.handle(item.job, item.event, now)
 
     @staticmethod
-    def _refuse(item: _Item, state: JobState) -> None:
+    def _refuse(item: Item, state: JobState) -> None:
         what = type(item.event).__name__.removesuffix("Requested").lower()
         raise Conflict(f"job {item.job} is {state.phase.value}: {what} is not possible now")
 
@@ -416,11 +377,13 @@ class Controller:
             self._doer.do(effect)
         if outcome.orders:
             reach("orders.before")
+        briefings: dict[JobId, Briefing] = {}
         for instance, job in outcome.orders.items():
             state = self.kernel.states.get(job)
             machine = None if state is None else state.by_instance(instance)
             if state is not None and machine is not None:
-                self._send(state, machine)
+                briefings[job] = briefings.get(job) or Briefing(state)
+                self._send(state, machine, briefings[job])
         if outcome.orders:
             reach("orders.after")
         for job in outcome.touched | self._awakened:
@@ -429,9 +392,9 @@ class Controller:
         if self.journal.snapshot_due():
             self.journal.start_snapshot(self.kernel, self.book)
 
-    def _send(self, state: JobState, machine: InstanceState) -> None:
+    def _send(self, state: JobState, machine: InstanceState, briefing: Briefing) -> None:
         assert machine.instance is not None
-        document = orders(state, machine)
+        document = briefing.orders(machine)
         # The vault reads a file: most jobs have none.
         secrets = self._vault.get(state.id) if state.task.secret_names else {}
         if secrets:
@@ -450,41 +413,3 @@ class Controller:
                 self._telemetry.forget(m.instance)
         if at_rest(state) and job not in self.kernel.wakes:
             self.book.put_away(self.kernel.drop(job))
-
-    # --- By the clock -----------------------------------------------------------------------------------------------
-
-    async def _keep_lease(self) -> None:
-        while True:
-            await self.clock.sleep(LEASE_S / 3)
-            try:
-                await self.journal.lease()
-            except (StoreUnusable, StoreClosed):
-                raise
-            except (OSError, StoreError) as error:
-                self.journal.trouble = f"the lease cannot be renewed: {error}"
-
-    async def _mind_the_clock(self) -> None:
-        """A step of the system clock moves no deadline of ours; it is journalled, then we follow it forward."""
-        while True:
-            await self.clock.sleep(1.0)
-            if self._high_water is not None:
-                self._high_water.keep(self.journal.seq)
-            stepped_s = self.clock.stepped_s()
-            if abs(stepped_s) > 5.0:
-                self.clock.reanchor()
-                await self.journal.note("ClockStepped", {"seconds": stepped_s})
-
-
-def _answer(taken: Sequence[_Item], refused: Sequence[tuple[_Item, EverstepError]]) -> None:
-    """Tells those who wait. Facts that concern nobody any more are dropped in silence: only requests have somebody to
-    tell."""
-    for item in taken:
-        if not item.done.done():
-            item.done.set_result(None)
-    for item, error in refused:
-        if item.done.done():
-            continue
-        if item.asked:
-            item.done.set_exception(error)
-        else:
-            item.done.set_result(None)

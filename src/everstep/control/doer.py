@@ -27,6 +27,7 @@ from everstep.ports import Clock, Launched, LaunchRequest, Provider, ProviderRes
 T = TypeVar("T")
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 20.0
+_TRUTH_TRIES = 6
 
 
 class Doings(Protocol):
@@ -141,6 +142,7 @@ class Doer:
     # --- Effects ----------------------------------------------------------------------------------------------------
 
     async def _launch(self, job: JobId, e: LaunchIntended) -> None:
+        state = self._doings.state(job)
         request = LaunchRequest(
             token=e.token,
             deployment=self._deployment,
@@ -150,6 +152,7 @@ class Doer:
             max_price_usd_per_h=e.max_price_usd_per_h,
             user_data=self._doings.user_data(job, e.token),
             volume=e.volume,
+            gang=1 if state is None else state.task.gang.size,
         )
         provider = self._providers[e.offer.provider]
 
@@ -204,7 +207,8 @@ class Doer:
         reach("ensure_volume.after")
         if volume is None:
             return
-        truth = [r for r in await self._truth(provider) if r.id == volume]
+        # Asked again: when a disk was made is what it is billed from.
+        truth = [r for r in await self._truth(provider, tries=_TRUTH_TRIES) if r.id == volume]
         created_at = truth[0].started_at if truth else self._clock.now()
         price = truth[0].price_usd_per_h / e.size_gib if truth and e.size_gib else 0.0
         self._doings.put(effect.job, VolumeReady(e.slot, volume, created_at, price))
@@ -227,13 +231,16 @@ class Doer:
         ended_at = gone[0].ended_at if gone and gone[0].ended_at is not None else self._clock.now()
         self._doings.put(effect.job, VolumeDeleted(volume, ended_at))
 
-    async def _truth(self, provider: Provider) -> Sequence[ProviderResource]:
-        """The provider's list; empty if it cannot be had just now: then our own clock has to do."""
-        try:
-            return await provider.resources(self._deployment)
-        except ProviderError as error:
-            self._doings.trouble(provider.name, str(error))
-            return ()
+    async def _truth(self, provider: Provider, *, tries: int = 1) -> Sequence[ProviderResource]:
+        """The provider's list; empty if it cannot be had in so many tries: then our own clock has to do."""
+        for left in reversed(range(tries)):
+            try:
+                return await provider.resources(self._deployment)
+            except ProviderError as error:
+                self._doings.trouble(provider.name, str(error))
+                if left:
+                    await self._clock.sleep(_FIRST_PAUSE_S * 2 ** (tries - left))
+        return ()
 
     async def _until_known(
         self, provider: str, call: Callable[[], Awaitable[T]], wanted: Callable[[], bool]

@@ -19,6 +19,7 @@ class HighWater:
     def __init__(self, path: Path) -> None:
         """See the class."""
         self._path = path
+        self.folder = path.parent
         self._kept = self.read()
 
     def read(self) -> int:

@@ -9,15 +9,20 @@ from typing import Any
 from everstep.control.book import Book
 from everstep.control.faults import reach
 from everstep.control.kernel import Kernel, Line, Outcome
+from everstep.control.shelf import Shelf
+from everstep.control.sights import FULL_EVERY, Sight, Sights
 from everstep.control.snapshots import Moment, Snapshots
 from everstep.model.errors import EverstepError, StaleFence, StoreClosed, StoreUnusable, UnlistedTransition
 from everstep.model.events import KINDS, decode, encode
-from everstep.model.ids import DEPLOYMENT_STREAM, JobId, job_stream
+from everstep.model.ids import DEPLOYMENT_STREAM, JOB_STREAMS, MARKET_STREAM, JobId, job_stream
 from everstep.ports import Append, Clock, Fence, NewRecord, Record, Store
+from everstep.store.archiving import Trimming
 
 _PAGE = 2_000
 LEASE = "controller"
 LEASE_S = 15.0
+SIGHTS_KEPT = 20_000
+"""Lines of the market stream that are kept: weeks, where prices move every few minutes."""
 
 
 class Journal:
@@ -27,17 +32,30 @@ class Journal:
         store: the journal.
         holder: names this process in the lease.
         snapshot_every: lines between two snapshots.
+        shelf: where the ended jobs of a snapshot are put.
+        sights_kept: lines of the market stream that are kept.
     """
 
-    def __init__(self, store: Store, *, clock: Clock, holder: str, snapshot_every: int = 5_000) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        holder: str,
+        snapshot_every: int = 5_000,
+        sights_kept: int = SIGHTS_KEPT,
+        shelf: Shelf | None = None,
+    ) -> None:
         """See the class."""
         self._store = store
         self._clock = clock
         self._holder = holder
-        self._snapshots = Snapshots(store, clock)
+        self._snapshots = Snapshots(store, clock, shelf)
         self._snapshot_every = snapshot_every
         self._since_snapshot = 0
         self._snapshot_task: asyncio.Task[None] | None = None
+        self._sights_kept = sights_kept
+        self._sights_since_trim = FULL_EVERY
         self.fence: Fence | None = None
         self.seq = 0
         self.trouble = ""
@@ -65,7 +83,8 @@ class Journal:
             if records:
                 self.seq = records[-1].seq
             if len(records) < _PAGE:
-                return
+                break
+        kernel.sights = Sights()
 
     async def write(self, outcome: Outcome) -> None:
         """Makes the lines durable. A full disk is waited out: nothing is done that is not written first.
@@ -73,13 +92,36 @@ class Journal:
         Raises:
             StaleFence: another process is in charge now; this one must stop at once.
         """
-        if not outcome.lines:
-            return
         batch = [Append(job_stream(line.job), (_record(line),)) for line in outcome.lines]
+        if outcome.sights:
+            batch.append(Append(MARKET_STREAM, tuple(NewRecord(s.at, s.kind, 1, s.body) for s in outcome.sights)))
+        if not batch:
+            return
         reach("append.before")
         await self._append(batch)
         reach("append.after")
         self._since_snapshot += len(batch)
+        self._sights_since_trim += len(outcome.sights)
+        if self._sights_since_trim > FULL_EVERY:
+            self._sights_since_trim = 0
+            await self._trim_sights()
+
+    async def _trim_sights(self) -> None:
+        """Drops the oldest lines of the market stream."""
+        if not isinstance(self._store, Trimming):
+            return
+        try:
+            oldest = await self._store.read(stream=MARKET_STREAM, limit=1)
+            if not oldest:
+                return
+            first = oldest[0].version
+            spare = await self._store.read(stream=MARKET_STREAM, after=first - 1 + self._sights_kept)
+            if spare:
+                await self._store.trim(MARKET_STREAM, first - 1 + len(spare), self.fence)
+        except (StaleFence, StoreUnusable, StoreClosed):
+            raise
+        except (EverstepError, OSError) as error:
+            self.trouble = f"the market stream cannot be shortened: {error}"
 
     async def note(self, kind: str, body: Mapping[str, Any]) -> None:
         """A line about the deployment itself."""
@@ -138,9 +180,11 @@ def _record(line: Line) -> NewRecord:
 
 
 def _fold(kernel: Kernel, book: Book, record: Record) -> None:
-    if record.stream == DEPLOYMENT_STREAM:
+    if record.stream == MARKET_STREAM:
+        kernel.replay_sight(Sight(record.kind, record.body, record.at))
+    if not record.stream.startswith(JOB_STREAMS):
         return
-    job = JobId(record.stream.removeprefix("job/"))
+    job = JobId(record.stream.removeprefix(JOB_STREAMS))
     if record.kind not in KINDS:
         raise EverstepError(f"journal line {record.seq}: this version knows no event '{record.kind}'")
     if book.is_put_away(job):

@@ -7,14 +7,17 @@ order of events and their times alone, not on how a driver batches them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from everstep.brain.lifecycle import accepts, submitted, transition
+from everstep.brain.moving import is_mover
+from everstep.brain.needs import policy_of
 from everstep.brain.plan import Heard, Settings, Snapshot, advance, offers_digest, plan, worth_recording
 from everstep.brain.pools import PoolBook, can_run_dry, note_pools, see_offers
-from everstep.brain.select import DEFAULT, SELECTORS, Mover, Selector
+from everstep.brain.select import SELECTORS, Selector
+from everstep.control.sights import Sight, Sights, fold
 from everstep.control.wakes import Wakes
 from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, SendOrders, Terminate
 from everstep.model.errors import Conflict, NotFound, UnlistedTransition
@@ -42,12 +45,14 @@ class Outcome:
 
     Attributes:
         lines: in order; durable before any effect is done.
+        sights: for the market stream; written with the lines.
         effects: launches, terminations, volumes.
         orders: machines whose orders changed.
         touched: jobs whose state changed.
     """
 
     lines: list[Line] = field(default_factory=list)
+    sights: list[Sight] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     orders: dict[InstanceId, JobId] = field(default_factory=dict)
     touched: set[JobId] = field(default_factory=set)
@@ -95,6 +100,7 @@ class Kernel:
         self.pools = PoolBook()
         self.market = Market()
         self.wakes = Wakes()
+        self.sights: Sights | None = None  # whoever keeps a market stream sets it
         self._outcome = Outcome()
         self._looked = False
         self._inflight: dict[JobId, dict[Pool, int]] = {}
@@ -141,6 +147,16 @@ class Kernel:
         for job in [j for j, s in self.states.items() if s.wait or self._may_move(s)]:
             self._plan(job, now)
 
+    def looked(self, answered: Collection[str], now: float) -> None:
+        """Somebody looked at the market, and these providers answered; what changed is for ``market_moved``."""
+        if self.sights is not None:
+            wanted = frozenset(group.machine for s in self.states.values() for group in s.task.gang.groups)
+            self._sighted(self.sights.look(self.market.offers, answered, wanted, now))
+
+    def _sighted(self, sight: Sight | None) -> None:
+        if sight is not None:
+            self._outcome.sights.append(sight)
+
     def next_wake(self) -> float | None:
         """UTC seconds of the next look at any job."""
         return self.wakes.earliest()
@@ -174,6 +190,10 @@ class Kernel:
         self.pools = note_pools(self.pools, event, _machine_of(state, event), at)
         self.adopt(transition(state, event, at))
 
+    def replay_sight(self, sight: Sight) -> None:
+        """Folds one line of the market stream."""
+        self.pools = fold(self.pools, sight, self._held)
+
     # --- Inside -----------------------------------------------------------------------------------------------------
 
     def _apply(self, job: JobId, event: Event, now: float) -> bool:
@@ -188,7 +208,10 @@ class Kernel:
             return False
         if after is state or after == state:
             return True  # fenced (a message of an older attempt), or known already: nothing to record
-        self.pools = note_pools(self.pools, event, _machine_of(state, event), now)
+        machine = _machine_of(state, event)
+        self.pools = note_pools(self.pools, event, machine, now)
+        if self.sights is not None:
+            self._sighted(self.sights.answer(event, machine, now))
         self._record(after, event, now)
         for effect in effects:
             if isinstance(effect, SendOrders):
@@ -255,7 +278,9 @@ class Kernel:
         )
 
     def _may_move(self, state: JobState) -> bool:
-        return state.phase is JobPhase.RUNNING and isinstance(self.selectors.get(state.task.policy or DEFAULT), Mover)
+        if state.phase is not JobPhase.RUNNING:
+            return False
+        return is_mover(self.selectors.get(policy_of(state, self.market.heard)))
 
     def _held(self) -> dict[Pool, int]:
         """Spot machines of all jobs that nobody is about to take back, by pool."""

@@ -7,8 +7,9 @@ from random import Random
 from typing import Any
 
 from everstep.brain.lifecycle import submitted
+from everstep.brain.needs import policy_of
 from everstep.brain.plan import Snapshot, plan
-from everstep.brain.select import DEFAULT, Selector
+from everstep.brain.select import Selector
 from everstep.control.kernel import Kernel
 from everstep.model.codec import to_dict
 from everstep.model.effects import Launch
@@ -72,7 +73,7 @@ def preview(kernel: Kernel, task: Task, now: float) -> dict[str, Any]:
         "wait": decision.record.wait,
         "reasons": list(decision.record.reasons),
         "candidates": [to_dict(c) for c in decision.record.candidates],
-        "policy": task.policy or DEFAULT,
+        "policy": policy_of(job, {}),
         "spot": task.spot.value,
         "warnings": [],
     }

@@ -15,6 +15,7 @@ from typing import Any
 
 from everstep.brain.pools import PoolBook
 from everstep.control.packing import pack, shape_stamp, unpack
+from everstep.control.shelf import Leaf, Shelf
 from everstep.model.ids import JobId
 from everstep.model.job import JobState
 from everstep.ports import Clock, Store
@@ -32,23 +33,25 @@ class Moment:
 
     seq: int
     live: Mapping[JobId, JobState]
-    ended: Mapping[JobId, bytes]
+    ended: Mapping[JobId, Leaf]
     pools: PoolBook
 
 
 class Snapshots:
     """Keeps the newest moment in the store."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        """Args: store: where they lie; clock: for the pauses."""
+    def __init__(self, store: Store, clock: Clock, shelf: Shelf | None = None) -> None:
+        """Args: store: where they lie; clock: for the pauses; shelf: for the ended jobs of one that is loaded."""
+        self._shelf = shelf or Shelf()
         self._store = store
         self._clock = clock
         self._parts: tuple[str, ...] = ()
-        self._in_parts: dict[JobId, bytes] = {}
+        self._in_parts: dict[JobId, Leaf] = {}
 
     async def save(self, moment: Moment, *, hurry: bool = False) -> None:
         """Replaces the snapshot; ``hurry``: without pauses. Raises what the store raises."""
-        tail = {job: data for job, data in moment.ended.items() if self._in_parts.get(job) is not data}
+        new = {job: leaf for job, leaf in moment.ended.items() if self._in_parts.get(job) is not leaf}
+        tail = {job: leaf.read() for job, leaf in new.items()}
         if len(tail) >= _PART_JOBS:
             # A name of its own for each: an older head must never find newer jobs under a name it knows.
             name = f"{_HEAD}/ended/{len(self._parts)}/{moment.seq}"
@@ -56,7 +59,7 @@ class Snapshots:
             await self._store.save_snapshot(name, seq=moment.seq, body=body)
             # Not before it is written: a head must never name a part that is not there.
             self._parts = (*self._parts, name)
-            self._in_parts.update(tail)
+            self._in_parts.update(new)
             tail = {}
         live = await self._pack(moment.live, hurry=hurry)
         body = pickle.dumps((shape_stamp(), self._parts, live, tail, moment.pools), protocol=5)
@@ -81,16 +84,16 @@ class Snapshots:
         if head is None:
             return None
         _, parts, live, tail, pools = head
-        ended: dict[JobId, bytes] = {}
+        ended: dict[JobId, Leaf] = {}
         for name in parts:
             part = await self._store.load_snapshot(name)
             opened = None if part is None else _opened(part[1], 2)
             if opened is None:
                 return None
-            ended.update(opened[1])
+            ended.update(self._shelf.put_all(opened[1]))
         self._parts, self._in_parts = parts, dict(ended)
         states = [unpack(data) for data in live]
-        ended.update(tail)
+        ended.update(self._shelf.put_all(tail))
         for state in states:
             ended.pop(state.id, None)  # retried since its part was written
         return Moment(found[0], {state.id: state for state in states}, ended, pools)

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from everstep.control.kernel import Kernel
+from everstep.control.pending import Pending
 from everstep.control.telemetry import Telemetry
 from everstep.control.watch import Known, Watch
 from everstep.model.errors import NotFound, ProviderError
@@ -56,6 +57,7 @@ class Surroundings:
         self._providers = providers
         self._kernel = kernel
         self._known = known
+        self._pending = Pending(known.put)
         self._clock = clock
         self._telemetry = telemetry
         self._poll_now = {name: asyncio.Event() for name in providers}
@@ -81,9 +83,11 @@ class Surroundings:
     async def look_at_market(self) -> None:
         """Refreshes offers and shared folders; trouble with a provider is shown and survived."""
         found: list[Offer] = []
+        answered: list[str] = []
         for provider in self._providers.values():
             try:
                 found.extend(await provider.offers(OfferQuery()))
+                answered.append(provider.name)
             except Exception as error:
                 # Also what no provider should raise: it must not take the jobs of all others down with it.
                 text = str(error) if isinstance(error, ProviderError) else f"unexpected {error!r}"
@@ -95,7 +99,9 @@ class Surroundings:
             folder = source.shared_folder(offer.zone) if isinstance(source, SharedFolder) else None
             if folder:
                 self._kernel.market.shared_folders[offer.zone] = folder
-        if self._kernel.market.set_offers(found):
+        moved = self._kernel.market.set_offers(found)
+        self._kernel.looked(answered, self._clock.now())
+        if moved:
             self._known.market_moved()
 
     def unknown(self) -> list[ProviderResource]:
@@ -157,4 +163,4 @@ class Surroundings:
                     continue
                 seen = self._telemetry.observed.get(m.instance)
                 if seen is not None and not seen.restarted and now - seen.last_heard < _SUSPICIOUS_S:
-                    self._known.put(state.id, InstanceHeard(m.instance))
+                    self._pending.tell(state.id, InstanceHeard(m.instance), m.instance)

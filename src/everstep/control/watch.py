@@ -7,10 +7,11 @@ what it does not know: a database restored from an hour ago must not end live ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from everstep.control.faults import reach
+from everstep.control.pending import Handed, Pending
 from everstep.control.telemetry import Telemetry
 from everstep.model.causes import InstanceEnd
 from everstep.model.errors import ProviderError
@@ -27,7 +28,7 @@ _AGAIN_S = 10.0
 class Known(Protocol):
     """What the watch needs of the controller."""
 
-    def put(self, job: JobId, event: Event) -> Awaitable[None]:
+    def put(self, job: JobId, event: Event) -> Handed:
         """Hands a fact over."""
         ...
 
@@ -41,6 +42,10 @@ class Known(Protocol):
 
     def terminate(self, job: JobId, instance: InstanceId) -> None:
         """Ends a machine that should be gone (its intent is in the journal)."""
+        ...
+
+    def delete_volume(self, job: JobId, volume: VolumeId) -> None:
+        """Deletes a disk that should be gone (its intent is in the journal)."""
         ...
 
     def look_again(self) -> None:
@@ -75,6 +80,8 @@ class Watch:
         self._telemetry = telemetry
         self._missing_since: dict[InstanceId, float] = {}
         self._ended_again_at: dict[InstanceId, float] = {}
+        self._deleted_again_at: dict[VolumeId, float] = {}
+        self._pending = Pending(known.put)
         self._lock = asyncio.Lock()
         self.polled_at = 0.0
 
@@ -137,6 +144,8 @@ class Watch:
         # Nothing is remembered of machines that nobody waits for any more, or that are not there.
         self._missing_since = {i: at for i, at in self._missing_since.items() if i in expected}
         self._ended_again_at = {i: at for i, at in self._ended_again_at.items() if i in listed}
+        disks = {r.id for r in resources if r.kind is ResourceKind.VOLUME and r.alive}
+        self._deleted_again_at = {v: at for v, at in self._deleted_again_at.items() if v in disks}
 
     def _instance(self, r: ProviderResource) -> None:
         state = None if r.job is None else self._known.state(r.job)
@@ -150,7 +159,8 @@ class Watch:
             # A launch whose answer was lost: the machine is ours, with the price the provider says.
             if r.alive or machine.phase is InstancePhase.LAUNCHING:
                 price = r.price_usd_per_h or machine.offer.price_usd_per_h
-                self._known.put(state.id, LaunchSucceeded(machine.token, instance, r.started_at, price))
+                event = LaunchSucceeded(machine.token, instance, r.started_at, price)
+                self._pending.tell(state.id, event, instance)
             return
         if not r.alive and machine.alive:
             ended_at = r.ended_at if r.ended_at is not None else self._clock.now()
@@ -169,7 +179,7 @@ class Watch:
         state = self._known.state(job)
         mine = seen is not None and state is not None and seen.attempt == state.attempt_no
         step, step_at = (seen.step, seen.step_at) if seen is not None and mine else (None, None)
-        self._known.put(job, InstanceEnded(instance, at, end, step, step_at))
+        self._pending.tell(job, InstanceEnded(instance, at, end, step, step_at), instance)
         self._telemetry.forget(instance)
         self._missing_since.pop(instance, None)
 
@@ -182,21 +192,31 @@ class Watch:
             unanswered = [v for v in volumes if v.volume is None]
             if r.alive and len(unanswered) == 1:
                 price = r.price_usd_per_h / r.size_gib if r.size_gib else 0.0
-                self._known.put(state.id, VolumeReady(unanswered[0].slot, VolumeId(r.id), r.started_at, price))
+                event = VolumeReady(unanswered[0].slot, VolumeId(r.id), r.started_at, price)
+                self._pending.tell(state.id, event, r.id)
                 return
         if mine is None:
             if r.alive:
                 self.unknown.append(r)
         elif not r.alive and mine.deleted_at is None and state is not None:
             ended_at = r.ended_at if r.ended_at is not None else self._clock.now()
-            self._known.put(state.id, VolumeDeleted(VolumeId(r.id), ended_at))
+            self._pending.tell(state.id, VolumeDeleted(VolumeId(r.id), ended_at), r.id)
+        elif r.alive and mine.deleting and mine.deleted_at is None and state is not None:
+            self._delete_again(state.id, VolumeId(r.id))
+
+    def _delete_again(self, job: JobId, volume: VolumeId) -> None:
+        """The vendor refused the deletion, and may not do so for ever: a disk that is forgotten costs for ever."""
+        now = self._clock.now()
+        if now - self._deleted_again_at.setdefault(volume, now) > _AGAIN_S:
+            self._deleted_again_at[volume] = now
+            self._known.delete_volume(job, volume)
 
     def _note_notice(self, instance: InstanceId, event: NoticeReceived) -> None:
         for job, machine in self._of(instance):
             if machine.alive and (machine.notice, machine.notice_deadline) != (event.notice, event.deadline):
                 if machine.notice is event.notice and machine.notice_deadline is not None:
                     continue  # the agent told it first, to the second or so
-                self._known.put(job, event)
+                self._pending.tell(job, event, event)
 
     def _of(self, instance: InstanceId) -> Iterator[tuple[JobId, InstanceState]]:
         for state in self._known.live_states():

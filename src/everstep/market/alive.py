@@ -13,6 +13,9 @@ from pathlib import Path
 from everstep.brain.forecast.records import Lifetime, lasted
 from everstep.market.rows import Row, bare_rows, header, instant
 
+_MOST = 1_000_000
+"""Machines: each becomes a record."""
+
 
 @dataclass(frozen=True, slots=True)
 class Came:
@@ -98,7 +101,10 @@ def read_counts(path: Path) -> tuple[Count, ...]:
 
 def _alive(row: Row) -> int:
     row.word("alive")
-    return row.count("alive")
+    alive = row.count("alive")
+    if alive > _MOST:
+        raise row.fault("alive", f"expected machines of one cluster, {_MOST} at most, found {row.text('alive')!r}")
+    return alive
 
 
 def _when(row: Row) -> float:

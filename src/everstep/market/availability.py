@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from everstep.market.documents import line_of, read_document, shown
 from everstep.market.faults import Malformed
+from everstep.market.rows import instant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,8 +81,10 @@ def read_series(path: Path) -> Series:
     if not isinstance(metadata, dict):
         raise Malformed(path, "metadata", f"expected an object, found {shown(metadata)}", fix="give gap_seconds in it")
     gap_s = metadata.get("gap_seconds")
-    if not _is_number(gap_s) or gap_s <= 0:
-        raise Malformed(path, "metadata.gap_seconds", f"expected seconds per tick, above 0, found {shown(gap_s)}")
+    if not _is_number(gap_s) or gap_s < _LEAST_GAP_S:
+        raise Malformed(
+            path, "metadata.gap_seconds", f"expected seconds per tick, {_LEAST_GAP_S:g} or more, found {shown(gap_s)}"
+        )
     counts = _values(path, source, document, "data", "a whole number of machines, 0 or more").astype(np.int64)
     prices = None
     if document.get("prices") is not None:
@@ -140,6 +143,8 @@ def shared_clock(series: Sequence[Series]) -> int:
     return min(one.ticks for one in series)
 
 
+_LEAST_GAP_S = 0.001
+"""Shorter ticks could not be told apart in UTC seconds."""
 _MOST = 1e12
 """No trace means a larger number."""
 _TEXTS = ("zone", "region", "cloud", "instance_type", "accelerator", "kind", "source")
@@ -205,7 +210,7 @@ def _units(name: str) -> float:
     """Accelerators of a machine type named ``a3-highgpu-8g``; 1 for names that do not say."""
     last = name.replace("_", "-").rpartition("-")[2]
     number = last.removesuffix("g")
-    return float(number) if last.endswith("g") and number.isdigit() and int(number) else 1.0
+    return float(number) if last.endswith("g") and number.isdecimal() and int(number) else 1.0
 
 
 def _start(path: Path, metadata: dict[str, Any]) -> float | None:
@@ -214,11 +219,10 @@ def _start(path: Path, metadata: dict[str, Any]) -> float | None:
         if value is None:
             continue
         try:
-            instant = datetime.fromisoformat(str(value))
+            return instant(str(value))
         except ValueError:
             text = f"expected a time such as 2030-01-31T18:00:00+00:00, found {shown(value)}"
             raise Malformed(path, f"metadata.{key}", text) from None
-        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
     return None
 
 

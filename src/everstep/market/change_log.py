@@ -11,12 +11,9 @@ from pathlib import Path
 
 from everstep.market.clouds import cloud_of_region
 from everstep.market.prices import Gathering, Place, PriceSeries
-from everstep.market.rows import header, rows
+from everstep.market.rows import LATEST_S, header, rows
 
 COLUMNS = ("instance_type", "region", "zone", "on_demand_usd_per_h", "spot_usd_per_h")
-
-_LATEST_S = 32_503_680_000.0
-"""The year 3000: later ones are milliseconds."""
 
 
 def read_change_log(path: Path) -> tuple[PriceSeries, ...]:
@@ -40,7 +37,7 @@ def read_change_log(path: Path) -> tuple[PriceSeries, ...]:
         if not (place.machine_type or place.accelerator):
             raise row.fault("instance_type", "neither a machine type nor an accelerator")
         at = row.number(time, "seconds since 1970") if time == "unix_time" else row.instant(time)
-        if at > _LATEST_S:
+        if at > LATEST_S:
             raise row.fault(time, f"expected seconds since 1970, found {row.text(time)!r}")
         found.add(place, at, row.price("spot_usd_per_h"), row.price("on_demand_usd_per_h"))
     return found.series()

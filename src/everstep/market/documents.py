@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
 
 from everstep.market.faults import Malformed, undecodable, unreadable
+from everstep.market.rows import MOST
 
 
 def read_document(path: Path) -> tuple[dict[str, Any], str]:
@@ -60,14 +60,14 @@ def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, also one in quotes as AWS writes prices; None for anything else."""
+    """A number that a market has, also one in quotes as AWS writes prices; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
         found = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return found if abs(found) <= MOST else None
 
 
 def shown(value: Any) -> str:

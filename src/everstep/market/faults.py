@@ -28,8 +28,8 @@ LONGEST = 400
 
 
 def _line(text: str) -> str:
-    """``text`` as one line, cut where it is long."""
-    one = " ".join(text.split())
+    """``text`` as one line, cut where it is long; a file may hold what a terminal would obey."""
+    one = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text[: 4 * LONGEST].split()))
     return one if len(one) <= LONGEST else f"{one[: LONGEST - 3]}..."
 
 

@@ -6,6 +6,7 @@ import csv
 import gzip
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from _csv import Reader
 
 PRICE = "USD per hour, 0 or more"
+MOST = 1e15
+"""No market has a larger number; sums of such ones are still finite."""
+LATEST_S = 32_503_680_000.0
+"""The year 3000: later ones are milliseconds."""
 
 
 class Row:
@@ -47,15 +52,18 @@ class Row:
             self._refuse(column, "the cell is empty")
         return text
 
-    def number(self, column: str, wanted: str = "a number, 0 or more", *, least: float = 0.0) -> float:
-        """The cell as a finite number of at least ``least``; ``wanted`` says in a refusal what was expected."""
+    def number(
+        self, column: str, wanted: str = "a number, 0 or more", *, least: float = 0.0, most: float = MOST
+    ) -> float:
+        """The cell as a number from ``least`` to ``most``; ``wanted`` says in a refusal what was expected."""
         text = self.text(column)
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and value >= least):
-            self._refuse(column, f"expected {wanted}, found {text!r}")
+        if not least <= value <= most:
+            bound = f" and {most:g} at most" if most < value < math.inf else ""
+            self._refuse(column, f"expected {wanted}{bound}, found {text!r}")
         return value
 
     def price(self, column: str) -> float:
@@ -99,13 +107,16 @@ _FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false
 
 @lru_cache(maxsize=4096)
 def instant(text: str) -> float:
-    """UTC seconds of an ISO 8601 date or time; without a zone it is taken as UTC.
+    """UTC seconds of an ISO 8601 date or time from 1970 on; without a zone it is taken as UTC.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is none, or lies before 1970 or beyond the year 3000.
     """
     found = datetime.fromisoformat(text)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    if not 0.0 <= seconds <= LATEST_S:
+        raise ValueError(f"{text} is no time of a market")
+    return seconds
 
 
 def header(path: Path) -> tuple[str, ...]:
@@ -171,8 +182,8 @@ def _names(path: Path, first: list[str] | None) -> tuple[str, ...]:
     if not first:
         raise Malformed(path, "", "is empty")
     names = tuple(name.strip() for name in first)
-    for name in names:
-        if names.count(name) > 1:
+    for name, times in Counter(names).items():
+        if times > 1:
             raise Malformed(path, name, "the column is there twice", line=1)
     return names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
@@ -12,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from everstep.market.faults import Malformed
+from everstep.market.faults import Malformed, unreadable
 from everstep.market.freshness import date_of_file
 
 FRESH_S = 6 * 3600.0
@@ -63,26 +64,34 @@ def find(where: str, *, cache: Path, now: float, client: httpx.Client | None = N
         Malformed: there is no such file, the address is none that we fetch, or nothing could be fetched and there is
             no copy of an earlier time.
     """
-    scheme = urlsplit(where).scheme if "://" in where else ""
-    if scheme == "https":
+    try:
+        parts = urlsplit(where if "://" in where else "")
+    except ValueError as error:
+        raise Malformed(where, "", f"is no address: {str(error).lower()}", fix="check the address") from None
+    if parts.scheme == "https":
         return _fetched(where, cache, now, client)
-    if scheme not in ("", "file"):
-        raise Malformed(where, "", f"{scheme}:// is not fetched", fix="name a file, file:// or https://")
-    path = Path(unquote(urlsplit(where).path) if scheme else where).expanduser()
-    if path.is_dir():
-        raise Malformed(path, "", "is a folder", fix="name a file in it")
-    if not path.exists():
-        raise Malformed(path, "", "cannot be read: no such file or directory", fix="check the path")
-    return Found(path, where, date_of_file(path))
+    if parts.scheme not in ("", "file"):
+        raise Malformed(where, "", f"{parts.scheme}:// is not fetched", fix="name a file, file:// or https://")
+    try:
+        path = Path(unquote(parts.path) if parts.scheme else where).expanduser()
+    except RuntimeError:
+        raise Malformed(where, "", "cannot be read: there is no such user", fix="check the path") from None
+    try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            raise Malformed(path, "", "is a folder", fix="name a file in it")
+        return Found(path, where, date_of_file(path))
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def _fetched(url: str, cache: Path, now: float, client: httpx.Client | None) -> Found:
     # The end of the name tells the format: it is kept.
     name = PurePosixPath(urlsplit(url).path).name[-80:] or "index"
     path = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}-{name}"
-    kept = _kept(path, url)
+    source = _without_password(url)
+    kept = _kept(path, source)
     if kept is not None and 0 <= now - kept.fetched_at < FRESH_S:
-        return Found(path, url, kept.as_of)
+        return Found(path, source, kept.as_of)
     try:
         if client is not None:
             return _ask(client, url, path, kept, now)
@@ -91,11 +100,18 @@ def _fetched(url: str, cache: Path, now: float, client: httpx.Client | None) -> 
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         if kept is None:
-            raise Malformed(url, "", f"cannot be fetched: {said}", fix="check the address") from None
-        return Found(path, url, kept.as_of, f"{url}: cannot be fetched ({said}): an earlier copy is used")
+            raise Malformed(source, "", f"cannot be fetched: {said}", fix="check the address") from None
+        return Found(path, source, kept.as_of, f"{source}: cannot be fetched ({said}): an earlier copy is used")
+
+
+def _without_password(url: str) -> str:
+    """The address as it may be told: the ledger and messages name it."""
+    user, at, _ = urlsplit(url).netloc.rpartition("@")
+    return url.replace(f"{user}@", f"{user.partition(':')[0]}:***@", 1) if at and ":" in user else url
 
 
 def _ask(client: httpx.Client, url: str, path: Path, kept: _Kept | None, now: float) -> Found:
+    source = _without_password(url)
     headers = {}
     if kept is not None and kept.etag:
         headers["If-None-Match"] = kept.etag
@@ -104,8 +120,8 @@ def _ask(client: httpx.Client, url: str, path: Path, kept: _Kept | None, now: fl
     with client.stream("GET", url, headers=headers) as answer:
         if answer.status_code == 304 and kept is not None:
             as_of = kept.as_of if kept.last_modified else now
-            _keep(path, None, _Kept(url, as_of, now, kept.etag, kept.last_modified))
-            return Found(path, url, as_of)
+            _keep(path, None, _Kept(source, as_of, now, kept.etag, kept.last_modified))
+            return Found(path, source, as_of)
         if answer.status_code != 200:
             raise httpx.HTTPError(f"HTTP {answer.status_code} {answer.reason_phrase}".strip())
         body = bytearray()
@@ -115,8 +131,8 @@ def _ask(client: httpx.Client, url: str, path: Path, kept: _Kept | None, now: fl
                 raise httpx.HTTPError(f"larger than {LARGEST_BYTES // 2**20} MiB")
         modified = answer.headers.get("last-modified", "")
         as_of = min(_instant(modified, now), now)
-        _keep(path, bytes(body), _Kept(url, as_of, now, answer.headers.get("etag", ""), modified))
-        return Found(path, url, as_of)
+        _keep(path, bytes(body), _Kept(source, as_of, now, answer.headers.get("etag", ""), modified))
+        return Found(path, source, as_of)
 
 
 def _instant(stamp: str, otherwise: float) -> float:

@@ -52,6 +52,9 @@ PATH_WORKDIR = "/agent/v1/workdir/"
 PATH_OUTPUTS = "/agent/v1/outputs/"
 """PUT ``<relative path>``, body: raw bytes, header ``X-Everstep-Sha256``. Stores one file of ``outputs``."""
 
+PATH_AGENT = "/agent/v1/agent/"
+"""GET ``<sha256>.pyz``, without a credential: the agent itself, named by its digest."""
+
 # Keys of the join body.
 JOIN_HANDSHAKE = "handshake"  # [oldest, newest] the agent speaks
 JOIN_INSTANCE = "instance"  # the provider's id of the machine
@@ -61,6 +64,8 @@ JOIN_GPUS = "gpus"  # number of GPUs seen
 JOIN_AGENT = "agent"  # agent version, text
 JOIN_BOOTED_AT = "booted_at"  # utc_s: when this agent process started
 JOIN_ATTEMPT = "attempt"  # attempt whose ranks are still running here (an agent that came back), else null
+JOIN_IDENTITY = "identity"  # what the vendor signed about this machine: {name: text}; absent where there is none.
+#                             aws: document, signature. gcp: token (its audience: the server's URL)
 
 # Message kinds, agent -> server. Every message has seq, t, kind. "journal" = becomes an event; others are telemetry.
 MSG_HEARTBEAT = "heartbeat"  # attempt|null, ranks_alive: int; optional: warnings: [text], dropped: int (messages)
@@ -128,6 +133,7 @@ SPEC_CHECKPOINT_SHARED = "checkpoint_shared"  # bool: every node sees the same f
 SPEC_CHECKPOINT_EVERY = "checkpoint_every"  # "auto" or seconds as text
 SPEC_CHECKPOINT_KEEP = "checkpoint_keep"  # int
 SPEC_CHECKPOINT_MIRROR = "checkpoint_mirror"  # second place, of this job alone; "" or absent = none
+SPEC_CHECKPOINT_AUDIT = "checkpoint_audit"  # int, steps for which a save is audited; 0 or absent = none is
 SPEC_CHECKPOINT_MODE = "checkpoint_mode"  # MODE_*; absent = MODE_LIBRARY, what servers before it meant
 SPEC_ON_NOTICE = "on_notice"  # "" (the library listens), "SIGUSR1"..., or a shell command
 SPEC_OUTPUTS = "outputs"  # list of paths; none = the checkpoint folder
@@ -211,3 +217,5 @@ BOOT_METADATA = "EVERSTEP_METADATA"  # "FLAVOUR=URL": where and how to watch for
 BOOT_ADDRESS = "EVERSTEP_ADDRESS"  # address to report to peers; "" = find out
 BOOT_ROOT = "EVERSTEP_ROOT"  # the instance's disk: the agent keeps everything below this folder
 BOOT_INSTANCE = "EVERSTEP_INSTANCE_ID"  # id of the machine where no metadata service tells it
+BOOT_AGENT_SHA256 = "EVERSTEP_AGENT_SHA256"  # digest of the agent that the machine is to fetch and run
+BOOT_DEVICES = "EVERSTEP_DEVICES"  # folder of the disks' devices by name; "" = /dev/disk/by-id

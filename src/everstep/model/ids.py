@@ -18,16 +18,20 @@ DeploymentId = NewType("DeploymentId", str)
 LaunchToken = NewType("LaunchToken", str)
 """Idempotency token of one launch call, at most 64 ASCII characters."""
 StreamId = NewType("StreamId", str)
-"""Name of a stream of the journal: ``job/<id>`` or ``deployment``."""
+"""Name of a stream of the journal: ``job/<id>``, ``deployment`` or ``market``."""
 AttemptNo = int
 """Number of an attempt of a job, from 1. The fence: messages of an older attempt are ignored."""
 
 DEPLOYMENT_STREAM = StreamId("deployment")
+MARKET_STREAM = StreamId("market")
+"""What was seen of the market (``control/sights.py``)."""
+JOB_STREAMS = "job/"
+"""How the names of streams of jobs begin."""
 
 
 def job_stream(job: JobId) -> StreamId:
     """The journal stream that holds everything about one job."""
-    return StreamId(f"job/{job}")
+    return StreamId(f"{JOB_STREAMS}{job}")
 
 
 def launch_token(deployment: DeploymentId, job: JobId, launch_no: int, offer_key: str) -> LaunchToken:

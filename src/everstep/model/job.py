@@ -166,7 +166,8 @@ class AttemptState:
         base: what it did start from, None = from scratch; only meaningful once ``restored_at`` is set.
         checked: members that told how their check went. unreachable: addresses that they could not reach, by member.
         ended: outcome by member.
-        step, total: last progress known. first_step_at ... stall_s: see ``RanksEnded``.
+        step, total: last progress known. first_step_at ... steps_done: see ``RanksEnded``.
+        stall_s: for how long training stood still for saves, as its saves and in the end its ranks told.
         cause: UNKNOWN until settled. settled_at: when.
     """
 
@@ -235,7 +236,8 @@ class JobState:
         phase, since: where it is and since when (UTC seconds).
         goal: where it is heading.
         why: one line for people: the reason of the goal, or of the failure.
-        instances: every machine ever, by launch token.
+        instances: every machine ever, by launch token; of launches that were refused only the latest.
+        refusals: how many refused launches are not in ``instances`` any more, by the meaning of their error.
         attempts: all attempts, the last one is the current or latest.
         user_failures: settled user errors since submission or retry (charges ``max_restarts``).
         barren: attempts in a row that ended without evidence of progress.
@@ -282,6 +284,7 @@ class JobState:
     old_launches: int = 0
     kept_from: float | None = None
     kept_to: float | None = None
+    refusals: dict[str, int] = field(default_factory=dict)
 
     @property
     def attempt(self) -> AttemptState | None:

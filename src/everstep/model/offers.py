@@ -99,6 +99,12 @@ class Offer:
         max_life_s: the vendor ends it after so long (legacy GCE preemptibles: 86,400); None = never.
         notice_s: usual warning before a preemption.
         egress_usd_per_gb: price of moving data out of the zone's region.
+        boot_disk_usd_per_h: price of the disk that comes and goes with the machine, where it is charged besides: for as
+            long as the machine is there, also where its own time is free.
+        disk_minimum_s: so many market seconds of any disk are billed at least.
+        bound: why the account cannot hold even one, though it is sold; then ``available`` is 0. Empty = it can.
+        advice: how likely the vendor itself thinks that some can be had, 0 to 1; None = it was not asked.
+        advice_as_of: UTC seconds when it was.
     """
 
     provider: str
@@ -115,6 +121,11 @@ class Offer:
     max_life_s: float | None = None
     notice_s: float = 0.0
     egress_usd_per_gb: float = 0.0
+    boot_disk_usd_per_h: float = 0.0
+    disk_minimum_s: float = 0.0
+    bound: str = ""
+    advice: float | None = None
+    advice_as_of: float | None = None
 
     @property
     def pool(self) -> Pool:

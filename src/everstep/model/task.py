@@ -76,6 +76,7 @@ class CheckpointSpec:
         keep: how many.
         mode: who saves and resumes.
         mirror: second place for checkpoints, ``s3://BUCKET/PREFIX`` or a folder; empty = none.
+        audit: for how many steps the first save of each start is tried out in a child; 0 = it is not.
     """
 
     dir: str = ""
@@ -84,6 +85,7 @@ class CheckpointSpec:
     keep: int = 3
     mode: CheckpointMode = CheckpointMode.AUTO
     mirror: str = ""
+    audit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
+from urllib.parse import urlsplit
 
+from everstep.model.addresses import is_loopback
 from everstep.model.errors import BadInput, Problem
 from everstep.ports import Provider
 
 ENTRY_POINT_GROUP = "everstep.providers"
+
+
+def leads_here(url: str | None) -> bool:
+    """Whether only this computer reaches ``url``: a server there is within reach of ``OnThisHost`` machines alone."""
+    return is_loopback(urlsplit(url).hostname or "") if url else False
+
 
 ProviderFactory = Callable[..., Provider]
 
@@ -41,6 +49,7 @@ class ProviderEntry:
 BUILT_IN: tuple[ProviderEntry, ...] = (
     ProviderEntry("local", "everstep.providers.local:LocalProvider"),
     ProviderEntry("aws", "everstep.providers.aws:AwsProvider", extra="aws"),
+    ProviderEntry("gcp", "everstep.providers.gcp:GcpProvider", extra="gcp"),
 )
 
 

@@ -54,7 +54,8 @@ def user_app(context: Context) -> FastAPI:
 class Front:
     """Sends each request to the agents' or to the users' side."""
 
-    def __init__(self, agents: ASGIApp, users: ASGIApp) -> None:
+    def __init__(self, agents: AgentApp, users: ASGIApp) -> None:
+        self.counter = agents.counter
         self._agents = agents
         self._users = users
 

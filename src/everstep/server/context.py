@@ -16,11 +16,13 @@ from everstep.model.errors import BadInput, Conflict, NotAuthorized, NotFound, P
 from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import InstanceState, JobState
 from everstep.ports import Clock, Store
+from everstep.server.agentfile import AgentFiles
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
 from everstep.server.live import LiveController, LiveDesk
 from everstep.server.logs import LogBook
 from everstep.server.problems import TooLarge
+from everstep.server.reach import Reach
 from everstep.server.secrets import SecretFiles
 from everstep.server.submissions import Submissions
 from everstep.server.tail import Tail
@@ -43,7 +45,10 @@ class Context:
     Attributes:
         token: bearer token of the user API.
         authorize: the seam of ``model.access``.
+        reach: whose machines can call this server.
+        agents: what machines fetch at boot; None = nothing.
         providers_health: asked by ``health``.
+        backup: asked by ``health``.
         on_stop: called when a user asks the server to stop.
         ping_s: pause between signs of life on a silent event stream.
         stopping: set when the server goes down; streams and long polls then end.
@@ -65,7 +70,10 @@ class Context:
     pid: int
     started_at: float
     authorize: Authorize = token_holder_may_all
+    reach: Reach = field(default_factory=Reach)
+    agents: AgentFiles | None = None
     providers_health: Callable[[], Awaitable[Sequence[ProviderHealth]]] = _no_providers
+    backup: Callable[[], str] = lambda: ""
     on_stop: Callable[[], None] = lambda: None
     ping_s: float = 15.0
     stopping: bool = False

@@ -13,9 +13,11 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from everstep import __version__, providers
 from everstep.agent.bundle import build_pyz
@@ -29,21 +31,26 @@ from everstep.control.highwater import HighWater
 from everstep.control.options import Options as LoopOptions
 from everstep.model.errors import BadInput, EverstepError, Problem
 from everstep.ports import OfferQuery, Provider, Store
-from everstep.server import installation, listening
+from everstep.server import installation, listening, tls
+from everstep.server.agentfile import AgentFiles
 from everstep.server.app import make_app
+from everstep.server.backup import Backups
 from everstep.server.context import Context
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
+from everstep.server.installation import Address
 from everstep.server.logs import LogBook
 from everstep.server.options import Options, parse
 from everstep.server.pauses import keep_pauses_short
 from everstep.server.policies import selectors
+from everstep.server.reach import Reach
 from everstep.server.secrets import SecretFiles
 from everstep.server.serving import serve
 from everstep.server.submissions import Submissions
 from everstep.server.tail import Tail
 from everstep.server.views import Views
 from everstep.store.registry import open_store
+from everstep.store.sqlite import SqliteStore
 
 __all__ = ["is_running", "main", "run", "start_background", "status", "stop"]
 
@@ -86,10 +93,14 @@ async def run(options: Options, *, on_ready: Callable[[ServerInfo], None] = lamb
     Raises:
         AlreadyRunning: another server holds the folder. BadInput: an option is wrong. EverstepError: something failed.
     """
-    listening.check_exposure(options.host, options.tls, insecure=options.insecure)
-    fingerprint = listening.check_tls(options.tls) if options.tls is not None else ""
+    options = _as_last_time(options)
+    listening.check_exposure(options.host, tls=options.own_tls or options.tls is not None, insecure=options.insecure)
     lock = installation.take_lock(options.home)
     try:
+        if options.own_tls:
+            hosts = [options.host, urlsplit(options.advertise).hostname or "", socket.gethostname()]
+            options = replace(options, tls=tls.own(options.home, filter(None, hosts)))
+        fingerprint = listening.check_tls(options.tls) if options.tls is not None else ""
         os.chdir(options.home.path)
         found = _providers(options)
         await _check_configurations(found)
@@ -116,15 +127,15 @@ class Server:
     ) -> None:
         """Puts the parts together; nothing runs yet."""
         home = options.home
-        clock = SystemClock()
-        port = listener.getsockname()[1]
         self._options = options
-        self._store = store
-        self._listener = listener
-        self._lock = lock
+        self._store, self._listener, self._lock = store, listener, lock
+        clock = SystemClock()
         self._stopping = asyncio.Event()
+        self._fingerprint = fingerprint
+        port = listener.getsockname()[1]
         self.url = listening.url_of(options.host, port, tls=options.tls is not None)
         secrets = SecretFiles(home.path / "secrets")
+        agents = AgentFiles(home.path / "agents")
         self.controller = Controller(
             store=store,
             providers=found,
@@ -133,6 +144,7 @@ class Server:
             server_url=lambda: options.advertise or self.url,
             vault=secrets,
             ca_sha256=fingerprint,
+            agent_sha256=agents.sha256,
             selectors=selectors(),
             clock=clock,
             exclusive=not options.store,
@@ -155,11 +167,14 @@ class Server:
             version=__version__,
             pid=os.getpid(),
             started_at=clock.now(),
+            agents=agents,
             providers_health=self._health,
+            reach=Reach.of(found, options.advertise or self.url),
             on_stop=self._stopping.set,
         )
+        self._backups = self._make_backups(store)
         self._names = tuple(found)
-        installation.keep_address(home, options.host, port)
+        installation.keep_address(home, Address(options.host, port, options.own_tls, options.advertise))
 
     async def run(self, on_ready: Callable[[ServerInfo], None]) -> None:
         """Serves until stopped."""
@@ -174,6 +189,8 @@ class Server:
             works.append(asyncio.ensure_future(self._sweep()))
             works.append(asyncio.ensure_future(keep_pauses_short()))
             works.append(asyncio.ensure_future(self._mind_the_folder()))
+            if self._backups is not None:
+                works.append(asyncio.ensure_future(self._backups.run()))
             while not http.started and not works[0].done():
                 await asyncio.sleep(0.005)
             info = self._info()
@@ -190,8 +207,28 @@ class Server:
                 work.cancel()
             await asyncio.gather(*works, return_exceptions=True)
             await self.controller.stop()
+            if self._backups is not None:
+                await self._backups.last()
             await self._store.close()
             self._listener.close()
+
+    def _make_backups(self, store: Store) -> Backups | None:
+        if not self._options.backup:
+            return None
+        if not isinstance(store, SqliteStore):
+            text = "only a journal in the folder is backed up; this one is somewhere else"
+            raise BadInput(Problem("--backup", "", text, "leave out --store, or let the database make its own backups"))
+        backups = Backups(
+            self._options.backup,
+            store=store,
+            home=self._options.home,
+            deployment=self.controller.deployment,
+            every_s=self._options.backup_s,
+            seq=lambda: self.controller.journal.seq,
+            now=self.context.clock.now,
+        )
+        self.context.backup = lambda: backups.text
+        return backups
 
     async def _until_stopped(self, works: Sequence[asyncio.Future[Any]]) -> None:
         asked = asyncio.ensure_future(self._stopping.wait())
@@ -235,6 +272,7 @@ class Server:
             deployment=self.controller.deployment,
             version=__version__,
             certificate=str(self._options.tls.certificate) if self._options.tls else "",
+            fingerprint=self._fingerprint,
         )
 
 
@@ -280,6 +318,18 @@ def _local(home: Home, given: dict[str, Any]) -> dict[str, Any]:
     return {"home": folder, **given}
 
 
+def _as_last_time(options: Options) -> Options:
+    """Where nothing was said, a server that listened behind TLS does so again: machines of running jobs call there.
+
+    Whoever starts it need not know how, ``everstep run`` for example. Listening in the clear beyond loopback has to be
+    said each time.
+    """
+    last = installation.last_address(options.home)
+    if options.told_where or last is None or not last.own_tls:
+        return options
+    return replace(options, host=last.host, own_tls=True, advertise=last.advertise)
+
+
 def _listener(options: Options) -> socket.socket:
     """The port asked for, else the one of last time, else a free one."""
     if options.port is not None:
@@ -288,7 +338,7 @@ def _listener(options: Options) -> socket.socket:
     if last is None:
         return listening.bind_anywhere(options.host)
     try:
-        return listening.bind(options.host, last[1])
+        return listening.bind(options.host, last.port)
     except listening.PortTaken as error:
         text = f"{error}; machines of running jobs call there. Free it, or choose another with --port"
         raise listening.PortTaken(f"{text} (machines that run now will then not find the server)") from None

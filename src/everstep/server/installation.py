@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -10,11 +9,12 @@ import secrets
 import stat
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from everstep.client.home import Home, ServerInfo, UnsafeFile, read_secret_line
-from everstep.model.codec import to_dict
+from everstep.client.home import Home, ServerInfo, UnsafeFile, read_secret_line, write_private
+from everstep.model.codec import from_dict, to_dict
 from everstep.model.errors import EverstepError
 from everstep.model.ids import DeploymentId
 
@@ -78,7 +78,7 @@ def deployment(home: Home) -> DeploymentId:
         text = home.deployment_file.read_text().strip()
     except FileNotFoundError:
         text = str(uuid.uuid4())
-        _write(home.deployment_file, text + "\n")
+        write_private(home.deployment_file, text + "\n")
     try:
         return DeploymentId(str(uuid.UUID(text)))
     except ValueError:
@@ -87,7 +87,7 @@ def deployment(home: Home) -> DeploymentId:
 
 def announce(home: Home, info: ServerInfo) -> None:
     """Tells clients where the server is."""
-    _write(home.server_file, json.dumps(to_dict(info)) + "\n")
+    write_private(home.server_file, json.dumps(to_dict(info)) + "\n")
 
 
 def withdraw(home: Home) -> None:
@@ -95,41 +95,40 @@ def withdraw(home: Home) -> None:
     home.server_file.unlink(missing_ok=True)
 
 
-def last_address(home: Home) -> tuple[str, int] | None:
-    """Host and port the server had last."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listened, and what it told machines to call.
+
+    Attributes:
+        own_tls: behind a certificate of its own making.
+        advertise: empty = what it listened on.
+    """
+
+    host: str
+    port: int
+    own_tls: bool = False
+    advertise: str = ""
+
+
+def last_address(home: Home) -> Address | None:
+    """Where the server listened last."""
     try:
-        data = json.loads(home.address_file.read_text())
-        return str(data["host"]), int(data["port"])
+        return from_dict(Address, json.loads(home.address_file.read_text()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def keep_address(home: Home, host: str, port: int) -> None:
-    """Remembers host and port for the next start."""
-    _write(home.address_file, json.dumps({"host": host, "port": port}) + "\n")
+def keep_address(home: Home, address: Address) -> None:
+    """Remembers it for the next start."""
+    write_private(home.address_file, json.dumps(to_dict(address)) + "\n")
 
 
 def _kept_secret(path: Path, make: Callable[[], str]) -> str:
     if not path.exists():
-        _write(path, make() + "\n")
+        write_private(path, make() + "\n")
     info = path.stat()
     if info.st_uid != os.getuid():
         raise UnsafeFile(f"{path} belongs to another user (uid {info.st_uid}); it must belong to the one of the server")
     if stat.S_ISREG(info.st_mode):
         return read_secret_line(path)
     raise UnsafeFile(f"{path} is not a plain file")
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all, readable by the owner alone."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            partial.unlink()
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

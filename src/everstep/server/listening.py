@@ -5,7 +5,6 @@ there.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import random
 import socket
 import ssl
@@ -13,6 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep.model.addresses import is_loopback
 from everstep.model.errors import BadInput, EverstepError, Problem
 
 LOOPBACK = "127.0.0.1"
@@ -33,15 +33,15 @@ class Tls:
     key: Path
 
 
-def check_exposure(host: str, tls: Tls | None, *, insecure: bool) -> None:
+def check_exposure(host: str, *, tls: bool, insecure: bool) -> None:
     """Refuses to listen beyond this machine in the clear. Raises BadInput."""
-    if tls is None and not insecure and not is_loopback(host):
+    if not tls and not insecure and not is_loopback(host):
         raise BadInput(
             Problem(
                 "--host",
                 "",
                 f"'{host}' can be reached from other machines, and the token would travel in the clear",
-                "give --tls-cert and --tls-key, or --insecure if the network is yours",
+                "give --tls, or --insecure if the network is yours",
             )
         )
 
@@ -61,14 +61,6 @@ def check_tls(tls: Tls) -> str:
     except (OSError, ValueError, IndexError) as error:
         text = f"{tls.certificate} and {tls.key} are not a certificate and its key ({error})"
         raise BadInput(Problem("--tls-cert", "", text)) from None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches ``host``."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def bind(host: str, port: int) -> socket.socket:

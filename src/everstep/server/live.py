@@ -59,6 +59,11 @@ class LiveController(Protocol):
         """The installation."""
         ...
 
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """What keeps providers from answering, by name; only those that have any."""
+        ...
+
     def live_states(self) -> Sequence[JobState]:
         """Jobs that are not over, cheap to ask; ``states`` may have to unpack those that are."""
         ...
@@ -107,7 +112,13 @@ class LiveDesk(Protocol):
         """Whose credential it is. Raises NotAuthorized."""
         ...
 
-    async def report(self, instance: InstanceId, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    def bearer(self, credential: str) -> tuple[JobId, InstanceId]:
+        """Job and machine that it was given out for. Raises NotAuthorized."""
+        ...
+
+    async def report(
+        self, instance: InstanceId, messages: Sequence[Mapping[str, Any]], *, given_for: JobId | None = None
+    ) -> Mapping[str, Any]:
         """Takes messages in; returns once they are durable."""
         ...
 

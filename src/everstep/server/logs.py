@@ -23,6 +23,8 @@ from everstep.server.problems import disk_trouble
 
 SEGMENT_BYTES = 4 << 20
 JOB_BYTES = 256 << 20
+_JOBS_OPEN = 1_000
+"""Of more jobs nothing is remembered between two calls: what there is of a log is seen in its folder."""
 _RANK = re.compile(r"[0-9]{1,7}|[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
 
 
@@ -177,9 +179,10 @@ class LogBook:
             log.starts, log.size = [log.end], 0
 
     def _logs(self, job: JobId) -> dict[LogKey, _Log]:
-        logs = self._jobs.get(job)
-        if logs is None:
-            logs = self._jobs[job] = dict(self._scan(job))
+        logs = self._jobs.pop(job, None)
+        self._jobs[job] = logs = dict(self._scan(job)) if logs is None else logs
+        while len(self._jobs) > _JOBS_OPEN:
+            del self._jobs[next(iter(self._jobs))]  # the one that was not asked for the longest
         return logs
 
     def _scan(self, job: JobId) -> Iterator[tuple[LogKey, _Log]]:

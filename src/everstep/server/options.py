@@ -7,13 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from everstep.client.home import Home, default_home
 from everstep.model.errors import BadInput, Problem
 from everstep.server.listening import LOOPBACK, Tls
 
-_KEYS = {"host": str, "port": int, "insecure": bool, "tls_cert": str, "tls_key": str, "advertise": str, "store": str}
-_NUMBERS = ("lease_s",)
+_KEYS = {
+    "host": str,
+    "port": int,
+    "insecure": bool,
+    "tls": bool,
+    "tls_cert": str,
+    "tls_key": str,
+    "advertise": str,
+    "store": str,
+    "backup": str,
+}
+_NUMBERS = ("lease_s", "backup_s")
 _ALL_KEYS = sorted([*_KEYS, *_NUMBERS, "providers"])
 
 
@@ -23,17 +34,23 @@ class Options:
 
     Attributes:
         port: None = the one it had last, else a free one.
+        told_where: whether anything was said about where to listen and how; if not, it is as last time.
+        own_tls: serve with a certificate of the server's own making (``server.tls``).
         advertise: base URL that machines are told to call; empty = what the server listens on.
         store: URL of the journal; empty = SQLite in the folder.
         providers: name of each provider and its arguments.
         log_file: None = standard error.
         lease_s: agents train on without a word from the server for so long (rule 3), seconds.
+        backup: URL of the folder or bucket that backups go to; empty = none are made.
+        backup_s: pause between two, seconds.
     """
 
     home: Home
     host: str = LOOPBACK
     port: int | None = None
+    told_where: bool = False
     tls: Tls | None = None
+    own_tls: bool = False
     insecure: bool = False
     advertise: str = ""
     store: str = ""
@@ -41,6 +58,8 @@ class Options:
     log_file: Path | None = None
     verbose: bool = False
     lease_s: float = 900.0
+    backup: str = ""
+    backup_s: float = 300.0
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -61,6 +80,8 @@ def parse(arguments: Sequence[str]) -> Options:
     certificate, key = choose("tls_cert"), choose("tls_key")
     if bool(certificate) != bool(key):
         raise BadInput(Problem("--tls-cert", "", "a certificate needs its key, and a key its certificate"))
+    own_tls = bool(choose("tls")) and not certificate
+    advertise = _advertised(choose("advertise") or "", tls=bool(certificate) or own_tls)
     providers = dict(cast("dict[str, dict[str, Any]]", config.get("providers") or {"local": {}}))
     if given.cloud is not None:
         box = Path(given.cloud).expanduser().resolve()
@@ -72,13 +93,17 @@ def parse(arguments: Sequence[str]) -> Options:
         host=choose("host") or LOOPBACK,
         port=choose("port"),
         tls=Tls(_path(certificate, home), _path(key, home)) if certificate else None,
+        told_where=any(choose(name) for name in ("host", "tls", "tls_cert", "insecure", "advertise")),
+        own_tls=own_tls,
         insecure=bool(choose("insecure")),
-        advertise=(choose("advertise") or "").rstrip("/"),
+        advertise=advertise,
         store=choose("store") or "",
         providers=providers,
         log_file=Path(given.log_file).resolve() if given.log_file else None,
         verbose=given.verbose,
         lease_s=float(config.get("lease_s", 900.0)),
+        backup=choose("backup") or "",
+        backup_s=float(config.get("backup_s", 300.0)),
     )
 
 
@@ -132,6 +157,20 @@ def _fault(path: Path, key: str, value: Any) -> Problem | None:
     return None
 
 
+def _advertised(url: str, *, tls: bool) -> str:
+    """The URL without a slash at its end. Raises BadInput unless machines can call it and would believe who answers."""
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(Problem("--advertise", "", f"'{url}' is not the URL of a server", "write https://HOST:PORT"))
+    if tls and parts.scheme != "https":
+        raise BadInput(
+            Problem("--advertise", "", f"the server speaks TLS, '{url}' does not", "write https://HOST:PORT")
+        )
+    return url.rstrip("/")
+
+
 def _path(text: str, home: Home) -> Path:
     path = Path(text).expanduser()
     return path if path.is_absolute() else (home.path / path if (home.path / path).exists() else path.resolve())
@@ -144,11 +183,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--home", help="folder of the installation (default: $EVERSTEP_HOME or ~/.everstep)")
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=_port, help="port to listen on (default: the last one, else a free one)")
+    parser.add_argument("--tls", action="store_true", help="TLS with a certificate of its own making")
     parser.add_argument("--tls-cert", help="certificate chain, PEM")
     parser.add_argument("--tls-key", help="its key, PEM")
     parser.add_argument("--insecure", action="store_true", help="listen beyond loopback without TLS")
     parser.add_argument("--advertise", metavar="URL", help="base URL that machines are told to call")
     parser.add_argument("--store", metavar="URL", help="the journal (default: SQLite in the folder)")
+    parser.add_argument("--backup", metavar="URL", help="keep backups in this folder or bucket (file:///, s3://, ...)")
     parser.add_argument("--cloud", metavar="FILE", help="what the cloud in a box offers")
     parser.add_argument("--log-file", metavar="FILE", help="write the log there instead of to standard error")
     parser.add_argument("--verbose", action="store_true", help="log more")

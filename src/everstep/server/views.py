@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -28,10 +28,14 @@ class _Kept:
     cost: r.JobCost
 
 
+_ENDED_KEPT = 5_000
+
+
 class Views:
     """Makes views.
 
-    Those of ended jobs are kept: getting their state may mean unpacking it, and they change only on request.
+    Those of a few thousand ended jobs are kept: getting their state means unpacking it, and they change only on
+    request.
     """
 
     def __init__(self, controller: LiveController, bill: Bill) -> None:
@@ -80,6 +84,8 @@ class Views:
             # A disk may go on billing after the end of its job: only a bill that stands still is kept.
             if state.phase.ended and not _still_billing(state):
                 self._ended[state.id] = kept
+                while len(self._ended) > _ENDED_KEPT:
+                    del self._ended[next(iter(self._ended))]
         return kept
 
     def detail(self, state: JobState, now: float) -> r.JobDetail:
@@ -144,7 +150,7 @@ class Views:
             "market": _market(running),
             "price_usd_per_h": sum(i.price_usd_per_h for i in running),
             "cost_usd": sums.cost_usd,
-            "wait": _wait(state),
+            "wait": _wait(state, {} if alive else self._controller.troubles),
             "why": state.quarantined or state.why,
             "alarm": state.alarm,
             "exit_code": state.exit_code,
@@ -250,6 +256,9 @@ def offer_view(offer: Offer) -> r.OfferView:
         as_of=offer.price_as_of,
         source=offer.price_source,
         available=offer.available,
+        bound=offer.bound,
+        advice=offer.advice,
+        advice_as_of=offer.advice_as_of,
     )
 
 
@@ -308,11 +317,17 @@ def _attempt(state: JobState, a: AttemptState) -> r.AttemptView:
     )
 
 
-def _wait(state: JobState) -> str:
-    """What the job waits for; kept machines cost, and are to be seen in every list."""
-    if state.keep_until is None:
+def _wait(state: JobState, troubles: Mapping[str, str]) -> str:
+    """What the job waits for; kept machines cost, and are to be seen in every list.
+
+    Args:
+        troubles: why providers offer nothing at the moment, by name.
+    """
+    if state.keep_until is not None:
+        return f"cancel, or {utc(state.keep_until)}: its machines are kept for debugging"
+    if not state.wait or not troubles:
         return state.wait
-    return f"cancel, or {utc(state.keep_until)}: its machines are kept for debugging"
+    return f"{state.wait} ({'; '.join(f'{name}: {text}' for name, text in sorted(troubles.items()))})"
 
 
 def _market(machines: Sequence[InstanceState]) -> str:

@@ -17,10 +17,10 @@ from everstep.control.kernel import Kernel, Line, Outcome, at_rest
 from everstep.control.options import Options
 from everstep.control.telemetry import Telemetry
 from everstep.model import handshake as h
-from everstep.model.effects import Terminate
+from everstep.model.effects import DeleteVolume, Terminate
 from everstep.model.errors import Conflict, NotFound
-from everstep.model.events import Event, JobSubmitted, TerminateIntended
-from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
+from everstep.model.events import Event, JobSubmitted, TerminateIntended, VolumeDeleteIntended
+from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken, VolumeId
 from everstep.model.job import InstanceState, JobState
 from everstep.ports import Provider
 from everstep.sim.lookout import Lookout
@@ -247,6 +247,10 @@ class Engine:
     def terminate(self, job: JobId, instance: InstanceId) -> None:
         """Ends again a machine that should be gone."""
         self._doer.do(Terminate(job, TerminateIntended(instance, "")))
+
+    def delete_volume(self, job: JobId, volume: VolumeId) -> None:
+        """Deletes again a disk that should be gone."""
+        self._doer.do(DeleteVolume(job, VolumeDeleteIntended(volume)))
 
     def trouble(self, provider: str, text: str) -> None:
         """Keeps that a provider makes trouble; an empty text takes it back."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,16 +16,19 @@ from numpy.typing import NDArray
 
 from everstep.brain.forecast.availability import Observed
 from everstep.brain.select import SELECTORS, Live, Wants
+from everstep.brain.select.auto import Auto
 from everstep.brain.select.course import Course, Memory, Mode, Policy, Situation
 from everstep.brain.select.policies import POLICIES
 from everstep.brain.select.policies.answers import idle, on_demand, spot
 from everstep.sim.futures import FIRST_AGE_H, Futures, Sight, Ups
-from everstep.sim.reference.drive import Outcome, drive
+from everstep.sim.lockstep import Charts, Lockstep, Prices
+from everstep.sim.reference.drive import drive
 from everstep.sim.reference.market import Job, Market, Zone
 
 _TICKS_S = (600.0, 300.0, 120.0, 60.0)
 _TICKS_WANTED = 288
 _FEWEST = 20
+_AT_ONCE = 1000
 HALF_LIFE_H = 24.0
 """How soon a record fades. Hazards drift: without fading P10 to P90 held 67 % of what happened in windows of recorded
 traces, with 96 h 72 %, 48 h 77 %, 24 h 80 % (``benchmarks/estimate.py``, on the traces that this was chosen by)."""
@@ -158,7 +161,9 @@ def draws(ask: Ask, futures: Futures, count: int, horizon_s: float, seed: int) -
 def horizon_s(ask: Ask, deadlines: Sequence[float | None]) -> float:
     """How far the futures must reach: beyond every deadline, and for a job without one long enough to be done."""
     longest = max((d for d in deadlines if d is not None), default=0.0)
-    return max(1.25 * longest, 3.0 * ask.work_s + 7 * 86_400.0 if None in deadlines else 0.0, ask.work_s)
+    # What cannot be in time is done all the same, with a start or two more than work alone.
+    late_s = ask.work_s + 3.0 * ask.changeover_s + 2.0 * ask.tick_s
+    return max(1.25 * longest, 3.0 * late_s + 7 * 86_400.0 if None in deadlines else 0.0, late_s)
 
 
 def estimate(
@@ -187,26 +192,51 @@ def estimate(
     # As live: the deadline that policy and safety net see is one changeover early.
     within_s = math.inf if deadline_s is None else max(deadline_s - ask.changeover_s, ask.tick_s)
     job = Job(ask.work_s, within_s, ask.changeover_s)
+    prices = Prices.of(_market(ask, worlds[0]), job) if isinstance(steers, Auto) and deadline_s is not None else None
+    tries = _one_by_one(ask, worlds, job, steers) if prices is None else _together(ask, worlds, job, prices)
     began = time.monotonic()
-    outcomes: list[Outcome] = []
-    for ups in worlds:
-        if len(outcomes) >= _FEWEST and time.monotonic() - began > patience_s:
+    usd: list[float] = []
+    finishes: list[float] = []
+    for some_usd, some_finish_s in tries:
+        usd += some_usd
+        finishes += some_finish_s
+        told(len(usd))
+        if len(usd) >= _FEWEST and time.monotonic() - began > patience_s:
             break
-        zones = [
-            Zone(pool.name, pool.region, up, pool.spot_usd_per_h, pool.on_demand_usd_per_h)
-            for pool, up in zip(ask.pools, ups, strict=True)
-        ]
-        outcomes.append(drive(Market(zones, ask.tick_s), replace(job, seed=len(outcomes)), steers))
-        told(len(outcomes))
-    finish_s = np.asarray([math.inf if o.finish_s is None else o.finish_s for o in outcomes])
+    finish_s = np.asarray(finishes)
     return Estimate(
         policy=policy,
         deadline_s=deadline_s,
-        futures=len(outcomes),
-        cost_usd=Range.of(np.asarray([o.cost_usd for o in outcomes])),
+        futures=len(usd),
+        cost_usd=Range.of(np.asarray(usd)),
         finish_s=Range.of(finish_s),
         met=None if deadline_s is None else float(np.mean(finish_s <= deadline_s + 1e-6)),
     )
+
+
+_Some = tuple[list[float], list[float]]
+"""USD and finish in seconds of some futures, in order."""
+
+
+def _one_by_one(ask: Ask, worlds: Sequence[Sequence[Ups]], job: Job, steers: Policy) -> Iterator[_Some]:
+    for number, ups in enumerate(worlds):
+        outcome = drive(_market(ask, ups), replace(job, seed=number), steers)
+        yield [outcome.cost_usd], [math.inf if outcome.finish_s is None else outcome.finish_s]
+
+
+def _together(ask: Ask, worlds: Sequence[Sequence[Ups]], job: Job, prices: Prices) -> Iterator[_Some]:
+    lockstep = Lockstep(Charts(job, ask.tick_s, prices))
+    for first in range(0, len(worlds), _AT_ONCE):
+        usd, finish_s = lockstep.run(np.asarray(worlds[first : first + _AT_ONCE]))
+        yield usd.tolist(), finish_s.tolist()
+
+
+def _market(ask: Ask, ups: Sequence[Ups]) -> Market:
+    zones = [
+        Zone(pool.name, pool.region, up, pool.spot_usd_per_h, pool.on_demand_usd_per_h)
+        for pool, up in zip(ask.pools, ups, strict=True)
+    ]
+    return Market(zones, ask.tick_s)
 
 
 def sighted(up: Ups, tick_s: float, *, half_life_h: float | None = HALF_LIFE_H) -> Sight:

@@ -38,6 +38,10 @@ class Promise:
             self._timeline.soon(strand.step)
         self._waiting.clear()
 
+    def done(self) -> bool:
+        """Whether it was kept."""
+        return self._kept
+
     def add(self, strand: Strand) -> None:
         """The strand goes on when the promise is kept."""
         if self._kept:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from everstep.model.errors import BadInput, Problem, StoreClosed, VersionConflict
 from everstep.model.ids import StreamId
@@ -33,8 +34,9 @@ class MemoryStore:
     def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
         """Args: wall: UTC seconds, by which leases run out."""
         self._wall = wall
-        self._journal: list[_Kept] = []
-        self._streams: dict[StreamId, list[_Kept]] = {}
+        # By position; None where a line was trimmed away.
+        self._journal: list[_Kept | None] = []
+        self._streams: dict[StreamId, list[_Kept | None]] = {}
         self._archived: set[StreamId] = set()
         self._snapshots: dict[str, tuple[int, bytes]] = {}
         self._leases: dict[str, LeaseRow] = {}
@@ -69,8 +71,8 @@ class MemoryStore:
         """See ``Store.read``."""
         self._check_open()
         lines = self._journal if stream is None else self._streams.get(stream, [])
-        start = max(after, 0)
-        return [kept.record() for kept in lines[start : start + max(limit, 0)]]
+        there = (lines[n] for n in range(max(after, 0), len(lines)))
+        return [kept.record() for kept in islice((one for one in there if one is not None), max(limit, 0))]
 
     async def follow(self, *, after: int = 0) -> AsyncIterator[Record]:
         """See ``Store.follow``."""
@@ -80,7 +82,9 @@ class MemoryStore:
                 listener.clear()
                 while position < len(self._journal) and not self._closed:
                     position += 1
-                    yield self._journal[position - 1].record()
+                    kept = self._journal[position - 1]
+                    if kept is not None:
+                        yield kept.record()
                 if not self._closed:
                     await listener.wait(None)
 
@@ -114,6 +118,17 @@ class MemoryStore:
             check_fence(fence, self._leases.get(fence.name))
         if stream in self._streams:
             self._archived.add(stream)
+
+    async def trim(self, stream: StreamId, through: int, fence: Fence | None = None) -> None:
+        """See ``Trimming.trim``."""
+        self._check_open()
+        if fence is not None:
+            check_fence(fence, self._leases.get(fence.name))
+        lines = self._streams.get(stream, [])
+        for number in range(max(min(through, len(lines) - 1), 0)):
+            kept = lines[number]
+            if kept is not None:
+                self._journal[kept.seq - 1] = lines[number] = None
 
     async def close(self) -> None:
         """See ``Store.close``."""

@@ -145,6 +145,10 @@ class Statements:
         )
         gone: Delete = delete(JOURNAL).where(JOURNAL.c.stream == name)
         self.drop_lines = compiled(gone)
+        self.trim_lines, self.trim_archive = (
+            compiled(delete(t).where(t.c.stream == name, t.c.version <= bindparam("through")))
+            for t in (JOURNAL, ARCHIVE)
+        )
         self.mark_archived = compiled(update(STREAMS).where(STREAMS.c.name == name).values(archived=True))
 
 

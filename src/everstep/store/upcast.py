@@ -97,6 +97,10 @@ class UpcastingStore:
         """See ``JournalStore.archive``."""
         await self._store.archive(stream, fence)
 
+    async def trim(self, stream: StreamId, through: int, fence: Fence | None = None) -> None:
+        """See ``Trimming.trim``."""
+        await self._store.trim(stream, through, fence)
+
     async def close(self) -> None:
         """See ``Store.close``."""
         await self._store.close()

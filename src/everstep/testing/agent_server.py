@@ -165,7 +165,7 @@ class AgentServer:
             self.down = down
             self.changed.notify_all()
 
-    def wait(self, condition: Callable[[], Any], *, timeout_s: float = 20.0, what: str = "") -> Any:
+    def wait(self, condition: Callable[[], Any], *, timeout_s: float = 60.0, what: str = "") -> Any:
         """The first true value of ``condition``; raises AssertionError with what arrived if it stays false."""
         end = time.monotonic() + timeout_s
         with self.changed:

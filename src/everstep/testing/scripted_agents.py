@@ -11,6 +11,7 @@ from everstep.control.agents import AgentDesk, NotYet
 from everstep.model import handshake as h
 from everstep.model.errors import EverstepError
 from everstep.model.ids import InstanceId, JobId
+from everstep.sim.world.orderly import Orderlies, Orderly, introduction, wish
 from everstep.testing.scripted import AgentScript, ScriptedWorld, TrainingScript
 from everstep.testing.scripted_cloud import Machine, Stage
 
@@ -18,27 +19,15 @@ _ASK_AGAIN_S = 0.5117
 
 
 @dataclass(slots=True)
-class Agent:
-    """The process on a machine, with what it knows."""
+class Agent(Orderly["Training"]):
+    """The process on a machine."""
 
     machine: Machine
     script: AgentScript
-    alive: bool = True
-    joined: bool = False
     joining: bool = False
-    ready: bool = False
     frozen: bool = False
     life: int = 0
-    seq: int = 0
     port: int = 9000
-    orders: Mapping[str, Any] = field(default_factory=dict)
-    look_planned: bool = False
-    checked: int = 0
-    started: int = 0
-    running: Training | None = None
-    rank: int | None = None
-    saved: int = 0
-    releasing: bool = False
     outbox: list[Mapping[str, Any]] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
 
@@ -61,20 +50,19 @@ class Training:
     over: bool = False
 
 
-class ScriptedAgents:
+class ScriptedAgents(Orderlies[Agent, Training]):
     """All agents of a world.
 
     Attributes:
-        agents: by machine.
         published: (attempt, step) of every checkpoint, by job.
     """
 
     def __init__(self, world: ScriptedWorld, stage: Stage, desk: AgentDesk) -> None:
         """Args: world: the script; stage: time; desk: of the server; its ``on_orders`` is taken over."""
+        super().__init__(stage.now)
         self._world = world
         self._stage = stage
         self._desk = desk
-        self.agents: dict[InstanceId, Agent] = {}
         self.published: dict[JobId, list[tuple[int, int]]] = {}
         self._trainings: dict[tuple[JobId, int], Training] = {}
         self._failures: dict[JobId, int] = {}
@@ -148,12 +136,8 @@ class ScriptedAgents:
         self._stage.after(delay_s, do)
 
     async def _join(self, agent: Agent) -> None:
-        body = {
-            h.JOIN_HANDSHAKE: [h.OLDEST_HANDSHAKE_VERSION, h.HANDSHAKE_VERSION],
-            h.JOIN_INSTANCE: agent.instance,
-            h.JOIN_ADDRESS: f"10.0.0.{agent.machine.number}",
-            h.JOIN_PROBE_PORT: 7000 + agent.machine.number,
-        }
+        number = agent.machine.number
+        body = introduction(agent.instance, f"10.0.0.{number}", 7000 + number)
         life, agent.joining = agent.life, True
         try:
             answer = await self._desk.join(agent.machine.join_token, body)
@@ -183,11 +167,7 @@ class ScriptedAgents:
         self._say(agent, h.MSG_READY, port=agent.port + agent.machine.number, setup_s=agent.script.setup_s)
         self._plan_look(agent)
 
-    def _say(self, agent: Agent, kind: str, **fields: Any) -> None:
-        if not agent.alive:
-            return
-        agent.seq += 1
-        message = {"seq": agent.seq, "t": self._stage.now(), "kind": kind, **fields}
+    def _send(self, agent: Agent, message: Mapping[str, Any]) -> None:
         agent.outbox.append(message)
         self._stage.spawn(self._report(agent, [message]))
 
@@ -202,41 +182,15 @@ class ScriptedAgents:
 
     # --- Orders -----------------------------------------------------------------------------------------------------
 
-    def _told(self, instance: InstanceId, document: Mapping[str, Any]) -> None:
-        agent = self.agents.get(instance)
-        if agent is not None:
-            agent.orders = document
-            self._plan_look(agent)
+    def _look_s(self, agent: Agent) -> float:
+        return agent.script.look_s
 
-    def _plan_look(self, agent: Agent) -> None:
-        if agent.joined and not agent.look_planned:
-            agent.look_planned = True
-            self._later(agent, agent.script.look_s, lambda: self._look(agent))
+    def _start_s(self, agent: Agent, document: Mapping[str, Any]) -> float:
+        return agent.script.start_s
 
-    def _look(self, agent: Agent) -> None:
-        agent.look_planned = False
-        document = agent.orders
-        if not agent.ready or agent.releasing or not document:
-            return
-        number, phase, stop = document[h.ORDERS_ATTEMPT] or 0, document[h.ORDERS_PHASE], document[h.ORDERS_STOP]
-        running = agent.running
-        if running is not None and (running.attempt != number or stop is not None or phase == h.PHASE_RELEASE):
-            self._stop_ranks(agent, running, save=bool(stop and stop["save"]))
-        if phase == h.PHASE_RELEASE:
-            self._release(agent, document)
-        elif phase == h.PHASE_CHECK and number > agent.checked:
-            agent.checked = number
-            self._check(agent, document)
-        elif phase == h.PHASE_RUN and number > agent.started and stop is None:
-            agent.started = number
-            self._later(agent, agent.script.start_s, lambda: self._start(agent, document))
-        elif phase == h.PHASE_RUN and agent.running is not None:
-            self._save_as_told(agent, agent.running, document[h.ORDERS_SAVE])
-
-    def _save_as_told(self, agent: Agent, training: Training, wanted: Mapping[str, Any] | None) -> None:
-        if wanted is not None and wanted["seq"] > agent.saved:
-            agent.saved = wanted["seq"]
-            self._save(training)
+    def _obey(self, agent: Agent, ranks: Training, document: Mapping[str, Any]) -> None:
+        if wish(agent, document) is not None:
+            self._save(ranks)
 
     def _check(self, agent: Agent, document: Mapping[str, Any]) -> None:
         own = document[h.ORDERS_NODE_RANK]
@@ -246,7 +200,6 @@ class ScriptedAgents:
         self._later(agent, agent.script.check_s, lambda: self._say(agent, h.MSG_CHECKED, **told))
 
     def _release(self, agent: Agent, document: Mapping[str, Any]) -> None:
-        agent.releasing = True
         spec, wait_s = document[h.ORDERS_SPEC], 0.0
         if spec[h.SPEC_OUTPUTS] and spec[h.SPEC_RELEASE_OUTPUTS]:
             wait_s = agent.script.outputs_s
@@ -331,7 +284,7 @@ class ScriptedAgents:
         if published and published[-1][0] > training.attempt:
             return  # a newer attempt has frozen the lineage
         published.append((training.attempt, step))
-        first = min(training.crew, key=lambda a: a.rank or 0)
+        first = min(training.crew, key=lambda a: a.rank)
         self._say(first, h.MSG_SAVED, attempt=training.attempt, step=step, bytes=100, save_s=0.2, stall_s=0.1)
 
     def _finish(self, training: Training) -> None:
@@ -344,11 +297,11 @@ class ScriptedAgents:
         for place, agent in enumerate(training.crew):
             self._end(agent, training, h.OUTCOME_OK, place * self._script(training.job).spread_s + 0.0113)
 
-    def _stop_ranks(self, agent: Agent, training: Training, *, save: bool) -> None:
+    def _stop(self, agent: Agent, ranks: Training, *, save: bool) -> None:
         if save:
-            self._save(training)
-        training.over = True
-        self._end(agent, training, h.OUTCOME_SAVED if save else h.OUTCOME_STOPPED, 0.1511)
+            self._save(ranks)
+        ranks.over = True
+        self._end(agent, ranks, h.OUTCOME_SAVED if save else h.OUTCOME_STOPPED, 0.1511)
 
     def crash(self, agent: Agent) -> None:
         """The user's program fails there; the others follow."""

@@ -23,7 +23,7 @@ from everstep.model.events import (
     UnpauseRequested,
     encode,
 )
-from everstep.model.ids import DEPLOYMENT_STREAM, DeploymentId, JobId
+from everstep.model.ids import JOB_STREAMS, DeploymentId, JobId
 from everstep.model.job import JobState
 from everstep.ports import Provider, Store
 from everstep.sim.engine import Engine
@@ -259,7 +259,7 @@ async def _play_live(world: ScriptedWorld, clock: VirtualClock, *, strict: bool)
     lines = [
         _line(r.at, JobId(r.stream.removeprefix("job/")), r.kind, r.body)
         for r in records
-        if r.stream != DEPLOYMENT_STREAM
+        if r.stream.startswith(JOB_STREAMS)
     ]
     return Played(lines, states, play.refused, provider)
 

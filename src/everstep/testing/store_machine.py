@@ -93,6 +93,11 @@ class StoreMachine(RuleBasedStateMachine):
         """Puts a stream aside, there or not."""
         self.alike(lambda store: store.archive(stream))
 
+    @rule(stream=_STREAMS, through=st.integers(-1, 6))
+    def trim(self, stream: StreamId, through: int) -> None:
+        """Forgets the beginning of a stream, there or not."""
+        self.alike(lambda store: store.trim(stream, through))
+
     @rule(stream=st.none() | _STREAMS, after=st.integers(0, 5), limit=st.integers(0, 5))
     def read(self, stream: StreamId | None, after: int, limit: int) -> None:
         """Reads a page."""

@@ -286,6 +286,36 @@ class ArchivingStoreSuite:
         assert [(r.seq, r.version) for r in await store.read(stream=A)] == [(1, 1), (2, 2)]
         assert await store.append([lines(B, 3)], None) == 3
 
+    async def test_a_trimmed_stream_keeps_the_numbers_of_what_is_left(self, store: JournalStore) -> None:
+        await store.append([lines(A, 1), lines(B, 2), lines(A, 3), lines(B, 4), lines(A, 5)], None)
+        await store.trim(A, 2)
+        assert [(r.seq, r.version) for r in await store.read(stream=A)] == [(5, 3)]
+        assert [r.seq for r in await store.read()] == [2, 4, 5]
+        assert [r.seq for r in await store.read(after=2, limit=1)] == [4]
+        assert await store.read(stream=A, after=3) == []
+        assert await store.live_streams() == {A: 3, B: 2}
+        assert await store.append([lines(A, 6, expected=3)], None) == 6
+
+    async def test_the_last_line_of_a_stream_is_never_trimmed(self, store: JournalStore) -> None:
+        await store.append([lines(A, 1, 2)], None)
+        await store.trim(A, 99)
+        await store.trim(A, 99)
+        await store.trim(StreamId("job/never"), 5)
+        assert [(r.seq, r.version) for r in await store.read()] == [(2, 2)]
+        assert await store.append([lines(B, 3)], None) == 3, "no number is given out twice"
+        await store.archive(A)
+        await store.append([lines(A, 4)], None)
+        await store.trim(A, 2)
+        assert [r.seq for r in await store.read()] == [3, 4]
+
+    async def test_a_stale_fence_trims_nothing(self, store: JournalStore) -> None:
+        await store.append([lines(A, 1, 2)], None)
+        old = await store.lease("control", "one", 0)
+        await store.lease("control", "two", 60)
+        with pytest.raises(StaleFence):
+            await store.trim(A, 1, old)
+        assert numbers(await store.read()) == [1, 2]
+
     async def test_a_stale_fence_archives_nothing(self, store: JournalStore) -> None:
         await store.append([lines(A, 1)], None)
         old = await store.lease("control", "one", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +20,19 @@ class Background(ThreadPoolExecutor):
 
     def __init__(self, name: str) -> None:
         super().__init__(1, thread_name_prefix=f"everstep-{name}", initializer=_be_nice)
+
+
+def in_background(name: str, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Work in a thread that is there as long as the work: a script that waits for all threads must not wait for ever.
+
+    Raises:
+        RuntimeError: the interpreter ends.
+    """
+    thread = Background(name)
+    try:
+        return thread.submit(work, *arguments)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def done(value: Any) -> Future[Any]:

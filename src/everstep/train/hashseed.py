@@ -16,13 +16,13 @@ _RUNNER = "everstep.train.run"
 
 def settle() -> None:
     """Start ``python -m everstep.train.run`` anew with a fixed hash seed, if it has none; nothing else."""
-    if os.environ.get(VARIABLE, "random") != "random" or not _is_runner(sys.orig_argv):
+    if os.environ.get(VARIABLE, "random") != "random" or not is_runner(sys.orig_argv):
         return
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, VARIABLE: "0"})
 
 
-def _is_runner(command: list[str]) -> bool:
+def is_runner(command: list[str]) -> bool:
     """True for ``python [options] -m everstep.train.run ...``."""
     for word, following in itertools.pairwise(command[1:]):
         if word == "-m":

@@ -14,6 +14,7 @@ import torch
 from everstep.model import handshake
 from everstep.train import randomness
 from everstep.train.attempt import Refused, Run, Stateful
+from everstep.train.exchange import Exchange
 from everstep.train.folder import FORMAT, Folder, Manifest
 from everstep.train.frameworks import unsupported
 from everstep.train.gang import Gang
@@ -205,6 +206,7 @@ class Opening:
         self._folder = folder
         self._reporter = reporter
         self._keeps_folder = gang.rank == 0 or (gang.leads_node and not one_folder)
+        self._exchange = None if one_folder or gang.group is None else Exchange(gang, folder, self._keeps_folder)
         self._hydration = None if mirror is None else Hydration(gang, folder, mirror, self._keeps_folder)
 
     def open(self, env: Mapping[str, str]) -> Opened:
@@ -254,6 +256,9 @@ class Opening:
         """The first checkpoint of which every rank can read its shard; (None, None) if there is none."""
         for position in positions:
             state, problem = self._read(position)
+            if problem and self._exchange is not None and not self._exchange.bring(position):
+                # A rank's shard may be on the disk of another machine.
+                state, problem = self._read(position)
             if problem and self._hydration is not None and not self._hydration.bring(position):
                 # Damaged here, whole in the mirror.
                 state, problem = self._read(position)

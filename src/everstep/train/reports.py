@@ -30,7 +30,7 @@ class Reporter:
 
     def __init__(self, folder: Path | None, rank: int) -> None:
         self._folder = folder
-        self._rank = rank
+        self.rank = rank
         self._utc_offset_s = time.time() - time.monotonic()
         self._written_at = -1.0
         self._unwritten = False
@@ -64,7 +64,7 @@ class Reporter:
             return
         raw = {
             "t": self.utc(),
-            "rank": self._rank,
+            "rank": self.rank,
             "step": self.step,
             "total": self.total,
             "first_step_at": self._first_step_at,
@@ -72,7 +72,7 @@ class Reporter:
             "metrics": self._metrics,
             "stall_s": self.stall_s,
         }
-        path = self._folder / f"{handshake.REPORT_PROGRESS_PREFIX}{self._rank}.json"
+        path = self._folder / f"{handshake.REPORT_PROGRESS_PREFIX}{self.rank}.json"
         temporary = path.with_name(f".{path.name}.tmp")
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps(raw))
@@ -85,7 +85,7 @@ class Reporter:
         if self._folder is None:
             return
         line = json.dumps({"t": self.utc(), "kind": kind, **fields}) + "\n"
-        path = self._folder / f"{handshake.REPORT_FACTS_PREFIX}{self._rank}.jsonl"
+        path = self._folder / f"{handshake.REPORT_FACTS_PREFIX}{self.rank}.jsonl"
         with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
             file.write(line)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from everstep.model import handshake
-from everstep.train.background import Background, done
+from everstep.train.background import done, in_background
 from everstep.train.folder import Manifest, Shard
 from everstep.train.lineage import Position
 from everstep.train.shard import Content, write_content, write_shard
@@ -30,11 +30,19 @@ class Fenced(Exception):
 
 @dataclass(frozen=True)
 class _Published:
-    """What one rank knows after publishing. ``mirror_idle``: its part of the mirror can take another checkpoint."""
+    """What one rank knows after publishing.
+
+    Attributes:
+        error: what went wrong.
+        fenced: a newer attempt began.
+        mirror_idle: its part of the mirror can take another checkpoint.
+        at: monotonic seconds of this rank when it was through; perhaps long before anybody asks.
+    """
 
     error: str = ""
     fenced: bool = False
     mirror_idle: bool = True
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class _Pending:
     waited_s: float
     work: Future[Any]
     manifest: Manifest | None = None
+    ended: float | None = None
 
 
 class Saves:
@@ -79,7 +88,6 @@ class Saves:
         self._around = around
         self._name = name
         self._snapshots = Snapshots(objects, at_once=around.copy_at_once)
-        self._background = Background("save")
         self._pending: _Pending | None = None
         self._unmirrored: Manifest | None = None
         self.step = step
@@ -95,14 +103,20 @@ class Saves:
 
     # --- in the background ----------------------------------------------------------------------------------------
 
-    def begin(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
-        """Begin a save. The state is copied when this returns, but for what `Snapshots` copies later."""
-        began = time.monotonic()
+    def begin(self, step: int, state: Callable[[], dict[str, Any]], *, began: float | None = None) -> None:
+        """Begin a save. The state is copied when this returns, but for what `Snapshots` copies later.
+
+        Args:
+            step: steps done.
+            state: what is saved.
+            began: monotonic seconds when training stopped for this, if that was before.
+        """
+        began = time.monotonic() if began is None else began
         position = Position(self._around.attempt, step)
         waited_s = self._snapshots.waited_s
         try:
             snapshot = self._snapshots.take(state())
-            work = self._background.submit(self._write_snapshot, position, snapshot)
+            work = in_background("save", self._write_snapshot, position, snapshot)
         except Exception as error:
             # An object that cannot be pickled, no memory for the copy: neither may end the training.
             work = done(_Written(None, _told(error)))
@@ -123,7 +137,7 @@ class Saves:
                 self._conclude(pending, problem)
                 return
             if results[0].published is None:
-                pending.work = self._background.submit(self._publish, pending.manifest)
+                pending.work = in_background("save", self._publish, pending.manifest)
                 pending.stall_s += time.monotonic() - began
                 return
             results = [results[0].published]
@@ -144,8 +158,10 @@ class Saves:
 
     # --- while training stands still --------------------------------------------------------------------------------
 
-    def now(self, step: int, state: Callable[[], dict[str, Any]]) -> bool:
+    def now(self, step: int, state: Callable[[], dict[str, Any]], *, began: float | None = None) -> bool:
         """Save while training stands still, straight from its memory; first what is under way is completed.
+
+        Args: as of `begin`.
 
         Returns:
             True if a checkpoint of this step is published.
@@ -156,7 +172,7 @@ class Saves:
         self.complete()
         if self.step == step:
             return True
-        began = time.monotonic()
+        began = time.monotonic() if began is None else began
         position = Position(self._around.attempt, step)
         pending = _Pending(position, began, 0.0, self._snapshots.waited_s, done(None))
         results = self._around.gang.gather(self._write(position, lambda: self._write_live(position, state())))
@@ -178,9 +194,10 @@ class Saves:
         except Fenced:
             pass
         finally:
-            self._pending = None
+            pending, self._pending = self._pending, None
+            if pending is not None:
+                pending.work.exception()
             self._snapshots.close()
-            self._background.shutdown()
 
     def mirror_all(self, patience_s: float) -> None:
         """Wait for the mirror to have the newest checkpoint, if it has it within ``patience_s``."""
@@ -220,6 +237,8 @@ class Saves:
     def _write(self, position: Position, write: Callable[[], Shard]) -> _Written:
         around = self._around
         try:
+            if around.sync_beside is not None:
+                around.sync_beside()
             if around.folder.read_manifest(position) is None:
                 return _Written(write())
             # This attempt ran before and came by here: what is published is never written again.
@@ -253,7 +272,7 @@ class Saves:
         around = self._around
         idle = around.mirror is None or around.mirror.idle
         if not around.keeps_folder:
-            return _Published(mirror_idle=idle)
+            return _Published(mirror_idle=idle, at=time.monotonic())
         try:
             if around.folder.fenced(around.attempt):
                 return _Published(fenced=True)
@@ -265,7 +284,7 @@ class Saves:
             around.folder.collect(around.attempt, around.keep)
         except OSError as error:
             around.reporter.warn(f"old checkpoints could not be deleted: {error}")
-        return _Published(mirror_idle=idle)
+        return _Published(mirror_idle=idle, at=time.monotonic())
 
     # --- the end of a save --------------------------------------------------------------------------------------------
 
@@ -276,6 +295,7 @@ class Saves:
             self._pending = None
             raise Fenced
         failures = [f"rank {rank}: {result.error}" for rank, result in enumerate(results) if result.error]
+        pending.ended = results[self._around.gang.rank].at or None
         self._conclude(pending, "; ".join(failures))
         if failures:
             return
@@ -290,10 +310,11 @@ class Saves:
 
     def _conclude(self, pending: _Pending, problem: str) -> None:
         self._pending = None
-        around, now = self._around, time.monotonic()
+        around = self._around
+        pending.ended = time.monotonic() if pending.ended is None else pending.ended
         stall_s = pending.stall_s + self._snapshots.waited_s - pending.waited_s
         pending.stall_s = stall_s
-        around.pace.saved(pending.began + stall_s, stall_s, save_s=now - pending.began)
+        around.pace.saved(pending.began + stall_s, stall_s, save_s=pending.ended - pending.began)
         around.reporter.stall_s += stall_s
         if not problem:
             return
@@ -311,7 +332,7 @@ class Saves:
                 handshake.FACT_SAVED,
                 step=manifest.position.step,
                 bytes=manifest.bytes,
-                save_s=time.monotonic() - pending.began,
+                save_s=(pending.ended or time.monotonic()) - pending.began,
                 stall_s=pending.stall_s,
                 durable=around.one_folder and around.mirror is None,
             )

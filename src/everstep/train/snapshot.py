@@ -118,8 +118,9 @@ class Snapshots:
         self._current: Snapshot | None = None
         # A run that nobody closes must not be kept alive by torch.
         me = weakref.ref(self)
-        self._hook = register_optimizer_step_pre_hook(lambda *_: _before_step(me()))
-        weakref.finalize(self, self._hook.remove)
+        if self._optimizers:
+            hook = register_optimizer_step_pre_hook(lambda *_: _before_step(me()))
+            self._unhook = weakref.finalize(self, hook.remove)
         self.waited_s = 0.0
 
     def take(self, state: Any) -> Snapshot:
@@ -157,7 +158,8 @@ class Snapshots:
     def close(self) -> None:
         """Wait for a copy under way and let optimizers step freely."""
         self._before_step()
-        self._hook.remove()
+        if self._optimizers:
+            self._unhook()
 
     def _before_step(self, *_: Any) -> None:
         snapshot = self._current

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from everstep.train.folder import Folder
@@ -19,6 +20,8 @@ class Surroundings:
 
     ``one_folder``: all ranks see the same checkpoint folder; only then is a checkpoint durable without a mirror.
     ``copy_at_once``: nothing is copied while training goes on.
+    ``sync_beside``: makes durable what lies beside a checkpoint and belongs to it; called by each rank before the
+    checkpoint is published, perhaps in another thread.
     """
 
     gang: Gang
@@ -33,6 +36,7 @@ class Surroundings:
     one_folder: bool
     copy_at_once: bool = False
     mirror: Mirror | None = None
+    sync_beside: Callable[[], None] | None = None
 
     @property
     def keeps_folder(self) -> bool:

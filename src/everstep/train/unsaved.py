@@ -13,9 +13,9 @@ class Unsaved(Saves):
 
     missing = "and nothing is saved: checkpoint.mode is off"
 
-    def begin(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+    def begin(self, step: int, state: Callable[[], dict[str, Any]], *, began: float | None = None) -> None:
         """Nothing."""
 
-    def now(self, step: int, state: Callable[[], dict[str, Any]]) -> bool:
+    def now(self, step: int, state: Callable[[], dict[str, Any]], *, began: float | None = None) -> bool:
         """False: there is no checkpoint."""
         return False

@@ -98,6 +98,21 @@ def test_a_disk_bills_on_when_the_machine_is_gone() -> None:
     assert account(gone, 99999.0).disks_still_billing == ()
 
 
+def test_the_disk_that_comes_with_a_machine_is_billed_also_where_the_machine_is_free() -> None:
+    rule = BillingRule(1.0, 60.0, free_if_reclaimed_within_s=3600.0)
+    on = replace(offer(billing=rule, price=2.0), boot_disk_usd_per_h=0.36, disk_minimum_s=60.0)
+    job = fold(fresh(), machine(1, on=on)[:2])
+    assert price_usd_per_s(job) == pytest.approx(2.36 / 3600)
+    compute, disk = lines(ended(job, 1800.0, InstanceEnd.PREEMPTED), 9999.0)
+    assert (compute.cost_usd, disk.cost_usd) == (0.0, pytest.approx(0.18))
+    assert (disk.kind, disk.resource, disk.start, disk.end) == (LineKind.DISK, "i-1/boot", 0.0, 1800.0)
+    assert cost_usd(ended(job, 5.0), 9999.0) == pytest.approx(60 / 3600 * 2.36)
+    slot = Slot(0, 0)
+    made = [VolumeIntended(slot, "d", "a", "box", 100.0), VolumeReady(slot, VolumeId("v-1"), 0.0, 0.0002)]
+    data = lines(fold(job, [*made, VolumeDeleted(VolumeId("v-1"), 7.0)]), 30.0)[-1]
+    assert data.cost_usd == pytest.approx(60 / 3600 * 100 * 0.0002), "a minute of it, at least"
+
+
 def two_attempts() -> JobState:
     """Two machines at $1/h (list price $3/h), one preempted.
 

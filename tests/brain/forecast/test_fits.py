@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everstep.brain.forecast.baseline import fit_baseline
 from everstep.brain.forecast.frailty import Frailty, fit_frailty
-from everstep.brain.forecast.hazard import mean_log_likelihood
+from everstep.brain.forecast.hazard import mean_log_likelihood, survival
 from everstep.brain.forecast.models import DEFAULT, MODELS, fitted, score, split_by_time
 from everstep.brain.forecast.nonparametric import kaplan_meier, nelson_aalen
 from everstep.brain.forecast.parametric import (
@@ -216,3 +216,16 @@ def test_a_split_needs_starts_and_two_parts() -> None:
         split_by_time([lasted(1.0, True)], 0.5)
     with pytest.raises(ValueError, match="cannot be cut"):
         split_by_time([lasted(1.0, True, (), 0.0)], 0.5)
+
+
+def test_lives_that_were_all_alike_are_no_overflow() -> None:
+    hazard = fit_weibull([lasted(1.0, True)] * 3)
+    assert hazard.shape > 10
+    assert survival(hazard, 24 * 3600.0) == 0.0
+
+
+@pytest.mark.parametrize("name", ["kaplan-meier", "nelson-aalen"])
+def test_a_model_of_steps_has_no_density_where_losses_come_in_whole_minutes_either(name: str) -> None:
+    lives = [lasted(hours, True, start_s=float(n)) for n, hours in enumerate((1.0, 2.0, 3.0) * 4)]
+    earlier, later = split_by_time(lives, 0.5)
+    assert score(name, earlier, later) == -math.inf

@@ -26,13 +26,17 @@ from everstep.model.events import (
     KeepExpired,
     LeaseExpired,
     NoticeReceived,
+    OutputsStored,
     PauseRequested,
     PeersChecked,
     ProgressSeen,
     RanksEnded,
+    RanksStarted,
     Restored,
     RestoreRequested,
     RetryRequested,
+    SetupFailed,
+    ShutdownReported,
     TerminateIntended,
     UnpauseRequested,
 )
@@ -296,6 +300,32 @@ def test_late_figures_of_an_old_attempt_complete_its_account_and_nothing_else() 
     assert (after.attempts[0].steps_done, after.attempts[0].last_step_at) == (40, 49.0)
     assert after.attempts[0].phase is GangPhase.ENDED
     assert replace(after, attempts=state.attempts) == state
+
+
+def last_words(attempt: int) -> list[Event]:
+    """Everything that an agent may tell of its machine."""
+    return [
+        InstanceReady(I1, 9001), SetupFailed(I1, 1), PeersChecked(I1, attempt, ("10.0.0.2",)),
+        RanksStarted(I1, attempt, 1, 5.0), Restored(I1, attempt, None), CheckpointSaved(I1, attempt, 7),
+        ProgressSeen(I1, attempt, 7), FolderGrew(I1, attempt), NoticeReceived(I1, NoticeKind.TERMINATE, 9.0),
+        *(RanksEnded(I1, attempt, outcome, 1, step=8) for outcome in ("ok", "failed", "saved", "stopped")),
+        LeaseExpired(I1, attempt), OutputsStored(I1, 1, 1), ShutdownReported(I1, "preempted"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", JobPhase)
+def test_facts_of_a_machine_that_has_ended_are_welcome_in_every_phase(phase: JobPhase) -> None:
+    before = phases()[phase] if phase is not JobPhase.ACQUIRING else fold(running(2), [gone(I2)])
+    if before.by_instance(I1) is None:
+        before = replace(before, instances=fold(fresh(), machine(1)).instances)
+    state = transition(before, gone(I1), 20.0)
+    for attempt in {1, max(state.attempt_no, 1), state.attempt_no + 1}:
+        for event in last_words(attempt):
+            after = transition(state, event, 21.0)
+            machine_state = after.by_instance(I1)
+            assert machine_state is not None
+            assert not machine_state.alive
+            assert after.phase is state.phase or not state.phase.ended
 
 
 # --- What users ask --------------------------------------------------------------------------------------------------

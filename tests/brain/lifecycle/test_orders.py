@@ -1,15 +1,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from everstep.brain.lifecycle import orders, transition
 from everstep.brain.lifecycle.orders import outputs_due
+from everstep.brain.plan import _changed_orders
 from everstep.model import handshake as h
-from everstep.model.events import CancelRequested, ExecRequested, PauseRequested, RanksEnded
-from everstep.model.ids import InstanceId, VolumeId
+from everstep.model.causes import NoticeKind
+from everstep.model.events import (
+    CancelRequested,
+    ExecRequested,
+    LaunchIntended,
+    NoticeReceived,
+    PauseRequested,
+    RanksEnded,
+)
+from everstep.model.ids import InstanceId, LaunchToken, VolumeId
 from everstep.model.job import InstanceState, JobState
 from everstep.model.task import CheckpointSpec
 from tests.brain.making import fold, fresh, machine, prepared, running
@@ -44,6 +54,59 @@ def test_every_node_knows_all_others_and_the_port_that_the_master_holds() -> Non
     assert documents[0][h.ORDERS_PEERS] == documents[1][h.ORDERS_PEERS]
     assert documents[1][h.ORDERS_MASTER] == {"address": "10.0.0.1", "port": 9001}
     assert documents[0][h.ORDERS_HAZARD_PER_H] > 0
+
+
+def test_set_up_is_told_the_whole_gang_once_all_of_it_has_joined() -> None:
+    alone = fold(fold(fresh(2), machine(1)[:3]), machine(2)[:2])
+    assert orders(alone, first(alone))[h.ORDERS_PEERS] == []
+    state = fold(alone, machine(2)[2:3])
+    documents = [orders(state, m) for m in state.instances.values()]
+    assert [d[h.ORDERS_PHASE] for d in documents] == [h.PHASE_PREPARE] * 2
+    assert [[p["address"] for p in d[h.ORDERS_PEERS]] for d in documents] == [["10.0.0.1", "10.0.0.2"]] * 2
+
+
+def test_set_up_of_a_replacement_is_told_the_survivors_and_itself() -> None:
+    notice = NoticeReceived(I1, NoticeKind.TERMINATE, 9.0)
+    state = fold(fold(running(2), [notice]), machine(3, slot=0)[:3])
+    newcomer = list(state.instances.values())[-1]
+    assert [p["address"] for p in orders(state, newcomer)[h.ORDERS_PEERS]] == ["10.0.0.3", "10.0.0.2"]
+    # One that is leased for a move stands in its own place, though the machine there works.
+    move = [replace(e, move=1) if isinstance(e, LaunchIntended) else e for e in machine(3, slot=0)[:3]]
+    moving = fold(running(2), move)
+    newcomer = list(moving.instances.values())[-1]
+    assert [p["address"] for p in orders(moving, newcomer)[h.ORDERS_PEERS]] == ["10.0.0.3", "10.0.0.2"]
+
+
+class Looks(dict[LaunchToken, InstanceState]):
+    """Counts what is looked up in it."""
+
+    looks = 0
+
+    def __getitem__(self, key: LaunchToken) -> InstanceState:
+        type(self).looks += 1
+        return super().__getitem__(key)
+
+    def values(self) -> Iterator[InstanceState]:  # type: ignore[override]
+        for value in super().values():
+            type(self).looks += 1
+            yield value
+
+
+def test_what_an_event_costs_grows_with_the_gang_and_not_with_its_square() -> None:
+    looks = {}
+    for nodes in (20, 80):
+        state = running(nodes)
+        after = transition(state, RanksEnded(I1, 1, "saved"), 1.0)
+        Looks.looks = 0
+        changed = tuple(
+            _changed_orders(
+                replace(state, instances=Looks(state.instances)), replace(after, instances=Looks(after.instances))
+            )
+        )
+        looks[nodes] = Looks.looks
+        assert [c.instance for c in changed] == [m.instance for m in after.instances.values()][: len(changed)]
+    assert looks[20] > 20
+    assert looks[80] <= 5 * looks[20]
 
 
 @pytest.mark.parametrize(("event", "save"), [(PauseRequested("u"), True), (CancelRequested("u"), False)])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from everstep.brain.forecast.availability import Observed
 from everstep.brain.pools import PoolBook, PoolRecord
 from everstep.brain.select import SELECTORS, Choice, Live, Need, Outlook, Wants
+from everstep.brain.select.auto.programme import solve
 from everstep.brain.select.course import Alternative, Course, Memory, Mode, Situation, View
 from everstep.model.gang import Slot
 from everstep.model.offers import BillingRule, MachineRequirement, Market, Offer
@@ -81,9 +82,9 @@ def test_the_situation_is_in_market_time_and_its_deadline_is_one_changeover_earl
     fast = BillingRule(time_scale=360.0)
     choose(Live("probe", probe), [replace(SPOT_A, billing=fast)], outlook(done_s=HOUR), after_h=0.01)
     told = probe.asked[0]
-    assert (told.began_s, told.now_s) == (0.0, pytest.approx(0.01 * HOUR * 360))
+    assert told.now_s - told.began_s == pytest.approx(0.01 * HOUR * 360)
     assert (told.work_s, told.done_s, told.changeover_s) == (3600 * HOUR, 360 * HOUR, 360.0 * 360)
-    assert told.deadline_s == pytest.approx((20 * HOUR - 360.0) * 360)
+    assert told.deadline_s - told.began_s == pytest.approx((20 * HOUR - 360.0) * 360)
     assert told.standing.mode is Mode.IDLE
 
 
@@ -105,6 +106,33 @@ def test_moving_the_checkpoint_costs_only_between_regions() -> None:
     assert [place.move_usd for place in probe.asked[0].places] == [0.0, 1.0]
 
 
+def test_leaving_costs_the_transfer_from_there_where_there_is_another_region() -> None:
+    probe = Probe(WAITS)
+    far = replace(offer("far", region="s"), price_usd_per_h=0.5, egress_usd_per_gb=0.09)
+    near = replace(SPOT_A, egress_usd_per_gb=0.02)
+    for offers, expected in (([near, far], [1.0, 4.5]), ([near, replace(SPOT_B, egress_usd_per_gb=0.02)], [0.0, 0.0])):
+        choose(Live("probe", probe), offers, outlook(saved_in=near, saved_gb=50.0))
+        assert [place.leave_usd for place in probe.asked[-1].places] == pytest.approx(expected)
+        assert not any(place.leave_usd for view in probe.views for place in view.places)
+
+
+def test_jobs_that_are_alike_share_the_programme_and_it_is_solved_anew_only_now_and_then() -> None:
+    counts, offers = [], [SPOT_A, replace(SPOT_B, region="s"), STEADY_A, STEADY_B]
+    book = PoolBook({SPOT_A.pool: PoolRecord(flips=((BEGAN - 72 * HOUR, True), (BEGAN - 9 * HOUR, False)))})
+    for n in range(60):
+        work_s = (30 + n / 20) * HOUR
+        near = outlook(
+            began_at=BEGAN - n * 600.0,
+            deadline_at=BEGAN + (40 + n / 30) * HOUR,
+            work_s=work_s,
+            changeover_s=100.0 + n / 3,
+        )
+        before = solve.cache_info().misses
+        assert choose("auto", offers, near, after_h=n / 60, book=book).offer is not None
+        counts.append(solve.cache_info().misses - before)
+    assert sum(counts) <= 8
+
+
 def test_a_pool_that_is_cooling_down_is_not_up_and_the_lost_one_is_named() -> None:
     probe = Probe(WAITS)
     book = PoolBook({SPOT_A.pool: PoolRecord(failed_at=BEGAN - 60.0, failure="preempted")})
@@ -124,7 +152,8 @@ def test_a_learner_is_shown_what_was_seen_of_all_its_places_and_nothing_later() 
         }
     )
     choose(Live("probe", probe), [SPOT_A, SPOT_B], book=book)
-    told = [(view.now_s, tuple(place.up for place in view.places)) for view in probe.views]
+    began_s = probe.asked[0].began_s
+    told = [(round(view.now_s - began_s, 3), tuple(place.up for place in view.places)) for view in probe.views]
     assert told == [(-7200.0, (True, None)), (-5400.0, (True, True)), (-3600.0, (False, True))]
 
 
@@ -161,7 +190,9 @@ def test_the_alternatives_of_a_course_are_the_candidates() -> None:
 
 
 def test_waiting_ends_when_the_policy_wants_to_look_again() -> None:
-    choice = choose(Live("probe", Probe(replace(WAITS, wake_at=7200.0))), [dry(SPOT_A), STEADY_A])
+    origin_s = BEGAN // 86_400 * 86_400  # the clock of situations begins at midnight
+    waits = replace(WAITS, wake_at=BEGAN - origin_s + 7200.0)
+    choice = choose(Live("probe", Probe(waits)), [dry(SPOT_A), STEADY_A])
     assert (choice.offer, choice.retry_at, choice.reason) == (None, BEGAN + 7200.0, "probe: wait")
 
 

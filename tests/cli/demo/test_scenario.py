@@ -63,7 +63,8 @@ def test_steps_fit_the_time_and_never_get_too_few() -> None:
 
 
 def test_the_run_lives_through_the_drought() -> None:
-    assert scenario.USEFUL_S > scenario.DROUGHT_AT_S + 10
+    # Even training that nothing held up would not be through when it comes; boot, set-up and recoveries add to that.
+    assert scenario.USEFUL_S > scenario.DROUGHT_AT_S
     # The last fault is got over before the drought, even if each takes ten seconds to recover from.
     assert FAULTS[-1].at_fraction * scenario.USEFUL_S + 10 * len(FAULTS) < scenario.DROUGHT_AT_S
 

@@ -35,6 +35,9 @@ OPERATIONS = [
     "DescribeSpotPriceHistory",
     "DescribeInstanceTypes",
     "GetProducts",
+    "CreatePlacementGroup",
+    "DeletePlacementGroup",
+    "DescribePlacementGroups",
 ]
 SEVERAL_TIMES = {"RunInstances", "AttachVolume", "TerminateInstances", "DescribeInstances", "DescribeVolumes"}
 WAYS = [
@@ -80,7 +83,7 @@ class Job:
     async def machine(self, offer: Offer, volume: VolumeId | None) -> Launched:
         for _ in range(3):
             self.number += 1
-            request = request_for(offer, self.number, volume=volume)
+            request = request_for(offer, self.number, volume=volume, gang=2)
             self.asked[request.token] = request
 
             async def launch(request: LaunchRequest = request) -> Launched:
@@ -110,13 +113,17 @@ class Job:
         assert held.machine == second.instance
         await asyncio.sleep(QUICK.hidden_s)
         found = await settled(lambda: provider.resources(DEPLOYMENT))
-        assert {r.id for r in found if r.alive} == {second.instance, other.instance, disk}
+        assert {r.id for r in found if r.alive and r.kind != "group"} == {second.instance, other.instance, disk}
         await settled(lambda: provider.terminate([InstanceId(second.instance), other.instance]))
         await settled(lambda: provider.delete_volume(disk))
+        await asyncio.sleep(self.fake.cloud.timing.shut_down_s)
+        for _ in range(3):  # a group goes with the first look after the last machine
+            await settled(lambda: provider.resources(DEPLOYMENT))
 
     def check(self) -> None:
         """Nothing left, nothing twice."""
         assert self.fake.left() == []
+        assert self.fake.cloud.paper.describe_placement_groups("us-east-1", {}) == {"PlacementGroups": []}
         assert [v.id for v in self.fake.cloud.disks.values() if v.deleted_at is None and not v.attachment] == []
         tokens = [m.token for m in self.fake.cloud.machines.values()]
         assert len(tokens) == len(set(tokens))

@@ -85,7 +85,7 @@ async def test_offers_are_kept(make_fake: MakeFake, make_provider: MakeProvider)
     provider = make_provider(fake, now=lambda: later[0])
     first = await provider.offers(OfferQuery())
     asked = fake.counted()
-    assert sum(asked.values()) <= 6, asked
+    assert sum(asked.values()) <= 7, asked
     assert await provider.offers(OfferQuery()) == first
     assert fake.counted() == asked
     later[0] += 301
@@ -209,6 +209,39 @@ async def test_a_disk_that_somebody_else_took_costs_no_machine(fake: FakeEc2, pr
     await end_all(provider)
 
 
+async def test_a_throttled_attachment_ends_no_machine(fake: FakeEc2, provider: AwsProvider) -> None:
+    offer = await offer_of(provider)
+    disk = await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "slot-0", offer.zone, 8.0))
+
+    async def sleep(seconds: float) -> None:
+        del seconds
+
+    provider.calls._sleep = sleep
+    fake.fail("AttachVolume", "throttle", times=6)
+    with pytest.raises(Throttled):
+        await start(provider, request_for(offer, volume=disk))
+    (made,) = [m for m in fake.cloud.machines.values()]
+    (again,) = await start(provider, request_for(offer, volume=disk))
+    assert again.instance == made.id
+    await end_all(provider)
+
+
+async def test_what_there_is_is_seen_where_nobody_tells_what_it_costs(
+    make_fake: MakeFake, make_provider: MakeProvider
+) -> None:
+    fake = make_fake(hidden_s=0.0)
+    late_s = 0.0
+    provider = make_provider(fake, now=lambda: time.time() + late_s)
+    offer = await offer_of(provider)
+    disk = await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "slot-0", offer.zone, 8.0))
+    (before,) = [r for r in await provider.resources(DEPLOYMENT) if r.id == disk]
+    late_s = 25 * 3600.0
+    fake.fail("GetProducts", "permission", times=99)
+    (now,) = [r for r in await provider.resources(DEPLOYMENT) if r.id == disk]
+    assert now.price_usd_per_h == before.price_usd_per_h > 0
+    await provider.delete_volume(disk)
+
+
 async def test_a_disk_goes_from_a_preempted_machine_to_the_next(fake: FakeEc2, provider: AwsProvider) -> None:
     offer = await offer_of(provider)
     disk = await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "slot-0", offer.zone, 8.0))
@@ -320,3 +353,11 @@ async def test_no_secret_is_told(fake: FakeEc2, provider: AwsProvider, caplog: p
     everything = "\n".join([*texts, *(r.getMessage() for r in caplog.records if r.name.startswith("everstep"))])
     assert "planted-secret" not in everything
     assert "one-time" not in everything
+
+
+async def test_a_star_in_the_name_of_a_disk_is_a_star(provider: AwsProvider) -> None:
+    zone = (await offer_of(provider)).zone
+    old = await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "data-old", zone, 8.0))
+    assert await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "data*", zone, 8.0)) != old
+    assert await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "data-old", zone, 8.0)) == old
+    await end_all(provider)

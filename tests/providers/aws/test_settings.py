@@ -26,7 +26,12 @@ from everstep.server.options import parse
         ({"regions": []}, "regions: expected a list, found []"),
         ({"regions": ["mars"]}, "regions: 'mars' is no region; regions look like us-east-1"),
         ({"types": [3]}, "types: expected a list, found [3]; write for example types: [p3.2xlarge, g5.*]"),
+        ({"boot_disk_gib": 0}, "boot_disk_gib: expected GiB, found 0; write a whole number from 1 to 16384"),
+        ({"boot_disk_gib": "8"}, "boot_disk_gib: expected GiB, found '8'"),
         ({"images": {"tpu": "ami-1"}}, "images.tpu: unknown key; known: cpu, gpu"),
+        ({"images": "ami-1"}, "images: expected a mapping, found 'ami-1'; see docs/aws.md"),
+        ({"subnets": ["subnet-1"]}, "subnets: expected a mapping, found ['subnet-1']"),
+        ({"security_groups": ["sg-1"]}, "security_groups: expected a mapping, found ['sg-1']"),
         ({"security_groups": {"us-east-1": "sg-1"}}, "security_groups.us-east-1: expected a list of group ids"),
     ],
 )

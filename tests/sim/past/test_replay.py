@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from everstep.control.kernel import Line
+from everstep.control.sights import Sight
 from everstep.model.causes import InstanceEnd
 from everstep.model.errors import BadInput
 from everstep.model.events import (
@@ -23,7 +24,7 @@ from everstep.model.events import (
     encode,
 )
 from everstep.model.gang import Slot
-from everstep.model.ids import InstanceId, JobId, LaunchToken, job_stream
+from everstep.model.ids import MARKET_STREAM, InstanceId, JobId, LaunchToken, job_stream
 from everstep.model.offers import Market, Offer
 from everstep.ports import Append, NewRecord
 from everstep.sim.past.journals import read_journal
@@ -174,7 +175,7 @@ def test_a_journal_of_a_server_reads_as_the_same_lines(tmp_path: Path) -> None:
         await journal.close()
 
     asyncio.run(store())
-    assert read_journal(tmp_path / "journal.db") == read_journal(text) == played.journal
+    assert read_journal(tmp_path / "journal.db").lines == read_journal(text).lines == played.journal
 
 
 @pytest.mark.parametrize(
@@ -186,6 +187,13 @@ def test_a_journal_of_a_server_reads_as_the_same_lines(tmp_path: Path) -> None:
         ('{"at": 1, "job": "j", "kind": "Danced", "body": {}}', ":1: kind: this version knows no event 'Danced'"),
         ('{"at": 1, "job": "j", "kind": "JobSubmitted", "body": {}}', ":1: is no JobSubmitted"),
         ('{"at": 1, "job": "j", "kind": "KeepExpired", "body": {}}', "KeepExpired of j does not fit"),
+        ("[" * 100_000, ":1: is not usable JSON: a number or a nesting is too long"),
+        ("1" * 5_000, ":1: is not usable JSON: a number or a nesting is too long"),
+        ('{"at": 1, "job": "j", "kind": [1], "body": {}}', ":1: kind: this version knows no event [1]"),
+        ('{"at": NaN, "job": "j", "kind": "KeepExpired", "body": {}}', "nan is no time in UTC seconds"),
+        ('{"at": 1e999, "job": "j", "kind": "KeepExpired", "body": {}}', "inf is no time in UTC seconds"),
+        ('{"at": -1, "job": "j", "kind": "KeepExpired", "body": {}}', "-1 is no time in UTC seconds"),
+        ("SQLite format 3\0 and then nothing of the kind", "the journal is damaged"),
     ],
 )
 def test_what_is_no_journal_is_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -195,6 +203,22 @@ def test_what_is_no_journal_is_one_line(tmp_path: Path, text: str, said: str) ->
         read_past(path)
     assert said in str(caught.value)
     assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [("Decided", "inputs", None), ("CheckpointSaved", "step", "x")],
+)
+def test_a_value_of_another_type_is_one_line(tmp_path: Path, kind: str, key: str, value: object) -> None:
+    path = journal_of(play(world(*LOTS), jobs()[:1]), tmp_path / "j.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["kind"] == kind:
+            row["body"][key] = value
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(BadInput, match=kind) as caught:
+        read_past(path)
     assert "\n" not in str(caught.value)
 
 
@@ -218,3 +242,71 @@ def test_the_command_prints_the_share_that_nobody_observed(tmp_path: Path, capsy
     assert "filled with what was seen last" in shown
     assert execute(["sim", "replay", str(path), "--policy", "ondemand"]) == 2
     assert "there is no policy 'ondemand'; did you mean 'on_demand'?" in capsys.readouterr().err
+
+
+def sighted(at: float, looked_from: float, **counts: int) -> Sight:
+    pools = [[f"cloud/{zone}/p3.2xlarge/spot", 1.0 + at / (10 * HOUR), count] for zone, count in counts.items()]
+    return Sight("PoolsSeen", {"full": False, "looked": {"cloud": START + looked_from}, "pools": pools}, START + at)
+
+
+def test_the_market_stream_tells_of_pools_that_no_job_of_the_journal_was_in() -> None:
+    lines = [
+        intended(0.0, 1, offer("a", available=5)),
+        given(10.0, 1),
+        ended(2 * HOUR, 1),
+        intended(5 * HOUR, 2, offer("a", available=5)),
+    ]
+    sights = [
+        sighted(0.0, 0.0, a=4, b=0),
+        sighted(HOUR, 0.0, b=3),
+        # The server was away from 1 h to 3 h; b was dry again by then.
+        sighted(3 * HOUR, 3 * HOUR, a=4, b=0),
+        sighted(4 * HOUR, 3 * HOUR),
+        sighted(9 * HOUR, 4 * HOUR, a=0, b=9),
+    ]
+    until = START + 5 * HOUR
+    alone = rebuild(watched(lines, until), START, until, enough=9)
+    market = rebuild(watched(lines, until, sights), START, until, enough=9)
+    by_zone = {one.zone: one.spot for one in market.lots}
+    assert set(by_zone) == {"a", "b"}
+    b = by_zone["b"]
+    assert b is not None
+    assert [b.count(START + at * HOUR) for at in (0.5, 1.5, 2.9, 3.0, 4.9)] == [0, 3, 3, 0, 0]
+    assert b.price(START + 3.5 * HOUR) == pytest.approx(1.3)
+    assert {one.zone for one in alone.lots} == {"a"}
+    # b: the looks from 0 to 1 h and from 3 to 4 h, and half an hour after each that told of it.
+    assert market.pool_h == pytest.approx(10.0)
+    seen_a = 2.0 + 0.5 + 1.0
+    seen_b = 1.0 + 0.5 + 1.0
+    assert market.unseen_h == pytest.approx(10.0 - seen_a - seen_b)
+
+
+@pytest.mark.parametrize("body", [{}, {"pools": [[1]], "looked": {}}, {"pools": [["cloud/a/p3.2xlarge/spot", "x", 1]]}])
+def test_a_sight_of_another_version_is_passed_over(body: dict[str, Any]) -> None:
+    lines = [intended(0.0, 1, offer("a")), given(10.0, 1), ended(HOUR, 1)]
+    odd = [Sight("PoolsSeen", body, START + 60.0), Sight("PoolsDreamt", body, START + 61.0)]
+    until = START + 2 * HOUR
+    assert watched(lines, until, odd)[offer("a").pool].sightings == watched(lines, until)[offer("a").pool].sightings
+
+
+def test_the_market_stream_is_read_from_a_database_and_from_lines(tmp_path: Path) -> None:
+    played = play(world(lot("a", [2] * 60)), [entry(0.2)])
+    text = journal_of(played, tmp_path / "journal.jsonl")
+    sight = sighted(5.0, 0.0, a=1)
+    row = {"at": sight.at, "stream": "market", "kind": sight.kind, "body": sight.body}
+    with text.open("a") as file:
+        file.write("\n" + json.dumps(row))
+
+    async def keep() -> None:
+        store = SqliteStore(tmp_path / "journal.db")
+        for line in played.journal:
+            kind, schema, body = encode(line.event)
+            await store.append([Append(job_stream(line.job), (NewRecord(line.at, kind, schema, body),))], None)
+        await store.append([Append(MARKET_STREAM, (NewRecord(sight.at, sight.kind, 1, sight.body),))], None)
+        await store.close()
+
+    asyncio.run(keep())
+    assert read_journal(text) == read_journal(tmp_path / "journal.db") == (played.journal, [sight])
+    text.write_text(json.dumps({"stream": "market", "kind": "PoolsSeen"}) + "\n")
+    with pytest.raises(BadInput, match="is no line of the market stream"):
+        read_journal(text)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from everstep.sim.world.supply import Supply
@@ -22,7 +22,10 @@ def test_changes_are_where_count_or_price_change() -> None:
     assert (made.price(START), made.price(START + 61.0)) == (1.0, 1.5)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.sampled_from([32.0, 195.0, 600.0]), st.floats(0, 1e9))
+@example([1, 0] * 10, 0.01, 1e9)
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=40), st.sampled_from([0.01, 32.0, 195.0, 600.0]), st.floats(0, 4e9)
+)
 def test_from_change_to_change_is_every_tick(counts: list[int], gap_s: float, begins_at: float) -> None:
     made = Supply(np.array(counts), None, 1.0, gap_s, begins_at)
     at, seen = begins_at, []

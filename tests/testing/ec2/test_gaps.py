@@ -95,7 +95,9 @@ def test_placement_scores_are_there(moto: Any, ec2: Any) -> None:
     with pytest.raises(Exception, match=r"500|not been implemented|NotImplemented"):
         moto.get_spot_placement_scores(**asked)
     scores = ec2.get_spot_placement_scores(**asked)["SpotPlacementScores"]
-    assert [(s["AvailabilityZoneId"], s["Score"]) for s in scores] == [("us-east-1a", 10), ("us-east-1b", 5)]
+    names = {z["ZoneId"]: z["ZoneName"] for z in ec2.describe_availability_zones()["AvailabilityZones"]}
+    found = [(names[s["AvailabilityZoneId"]], s["Score"]) for s in scores]
+    assert found == [("us-east-1a", 10), ("us-east-1b", 5)]
 
 
 def test_spot_prices_have_a_past(moto: Any, ec2: Any, time: Time) -> None:

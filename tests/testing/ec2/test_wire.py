@@ -8,7 +8,7 @@ from botocore.serialize import EC2Serializer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.testing.ec2 import wire
+from everstep.testing.ec2 import filters, wire
 from everstep.testing.ec2.wire import Refused
 from tests.testing.ec2.conftest import machine
 
@@ -81,3 +81,9 @@ def test_an_operation_nobody_has_is_refused() -> None:
 
 def test_a_launch_of_these_tests_fits() -> None:
     assert wire.read("RunInstances", sent("RunInstances", machine(spot=True)))["MinCount"] == 1
+
+
+@pytest.mark.parametrize(("value", "passes"), [("a[1]", True), ("a*", True), ("a?1]", True), ("a1", False)])
+def test_filters_know_stars_and_question_marks_alone(value: str, passes: bool) -> None:
+    tagged = {"Tags": [{"Key": "name", "Value": "a[1]"}]}
+    assert bool(filters.matching([tagged], [{"Name": "tag:name", "Values": [value]}], filters.VOLUME)) is passes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.train.zygote import Zygote
+from tests.train.zygote import Child, Zygote
 
 DRIVER = Path(__file__).with_name("under_everstep.py")
 
@@ -36,14 +36,18 @@ class Drill:
 
     def launch(self, stop_at: int = 0, signal: str = "SIGKILL") -> int:
         """One launch under everstep; with ``stop_at`` it gets a signal at that step of its own."""
+        return self.start(stop_at, signal).wait()
+
+    def start(self, stop_at: int = 0, signal: str = "SIGKILL") -> Child:
+        """Begin one launch."""
         self.launches += 1
         command = [DRIVER, "--dir", self.place / "saves", "--every-steps", str(self.every_steps), *self.target]
         env = {**self.env, **({"STOP_AT": str(stop_at), "SIGNAL": signal} if stop_at else {})}
-        return self.scripts.run(command, cwd=self.place, log=self._log(), env=env)
+        return self.scripts.start(command, cwd=self.place, log=self._log(), env=env)
 
     def said(self) -> str:
         """Stdout and stderr of the last launch."""
-        return self._log().read_text()
+        return self._log().read_text() if self._log().exists() else ""
 
     def log(self) -> str:
         """Stdout over all launches."""

@@ -53,6 +53,7 @@ def writes(letter: str) -> Callable[[TextIO], None]:
 # --- what comes with a checkpoint -------------------------------------------------------------------------------------
 
 
+@pytest.mark.expensive(family="script drills")
 def test_all_that_the_run_wrote_is_there_on_the_other_machine(life: Life, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     plain = Life(tmp_path / "plain", tmp_path / "unused")
@@ -235,6 +236,7 @@ def test_paths_in_objects_move(tmp_path: Path) -> None:
 # --- several ranks ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.expensive(family="script drills")
 def test_ranks_that_write_into_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
     def setup(rank: int, attempt: int) -> Callable[[], TextIO]:
         def run() -> TextIO:

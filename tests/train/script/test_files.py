@@ -36,6 +36,7 @@ def nothing() -> None:
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.expensive(family="script drills")
 @pytest.mark.parametrize("mode", ["w", "a", "x"])
 @pytest.mark.parametrize("before", [None, "old\n"])
 def test_a_log_that_is_held_open_goes_on_where_it_was(life: Life, mode: str, before: str | None) -> None:
@@ -251,6 +252,7 @@ def test_a_big_prepared_data_set_stays_in_place(life: Life) -> None:
 # --- killed on the way ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.expensive(family="script drills")
 def test_killed_at_any_moment_of_the_way_back(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relaunch after relaunch dies at its first change of the disk, its second, ...; nothing is lost."""
 

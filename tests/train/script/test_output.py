@@ -141,3 +141,17 @@ def test_children_do_not_write_the_log(tmp_path: Path) -> None:
     life(tmp_path / "work", script)
     assert log(tmp_path / "work") == "parent\n"
     assert (tmp_path / "out.txt").read_text() == "parent\nchild\n"
+
+
+def test_a_save_makes_the_log_and_the_journal_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{file}"))))
+    output = Output(Launch(tmp_path, 0, Place({"work": str(tmp_path)})))
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    output.begin(None)
+    try:
+        (tmp_path.parent / f"{tmp_path.name}.txt").write_text("seen")
+        output.sync()
+    finally:
+        output.end()
+    assert {"stdout-0.log", "files-0.jsonl"} <= {*synced}

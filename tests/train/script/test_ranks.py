@@ -70,14 +70,26 @@ def torchrun(place: Path, *command: str, die_at: int = 0) -> int:
         ).returncode
 
 
+def plainly(place: Path) -> None:
+    """Run the script as torch runs it. Now and then torch 2.13 aborts a plain process of two ranks at its very end
+    ("terminate called without an active exception", both sums printed); what to compare with is then made anew."""
+    for _ in range(3):
+        for log in place.glob("log-*.txt"):
+            log.unlink()
+        if torchrun(place, "train.py") == 0:
+            return
+    pytest.fail((place / "launches.log").read_text())
+
+
 @pytest.mark.slow
+@pytest.mark.expensive(family="script drills")
 @pytest.mark.xdist_group("script")
 def test_two_ranks_killed_and_resumed_are_those_that_were_not(tmp_path: Path) -> None:
     plain, killed = tmp_path / "plain", tmp_path / "killed"
     for place in (plain, killed):
         place.mkdir()
         (place / "train.py").write_text(SCRIPT)
-    assert torchrun(plain, "train.py") == 0
+    plainly(plain)
     runner = ("-m", "everstep.train.run", "--dir", str(tmp_path / "saves"), "--every-steps", "3", "train.py")
     assert torchrun(killed, *runner, die_at=16) != 0
     assert list((tmp_path / "saves").glob("000001/*/manifest.json"))
@@ -141,7 +153,7 @@ def test_without_a_process_group_there_is_no_vote() -> None:
     votes = Votes(join)
     assert votes.due()
     with pytest.raises(Apart):
-        votes.vote(Wishes(save=True, stop=False, hold=False), 3)
+        votes.vote(Wishes(save=True, asked=False, stop=False, hold=False, busy=False), 3)
 
 
 def _loops(expected: int) -> int:
@@ -161,7 +173,7 @@ def test_no_thread_of_the_votes_is_left_behind_the_script(destroyed: bool, monke
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         votes = Votes(lambda: Gang(group=dist.new_group(backend="gloo")))
-        votes.vote(Wishes(save=True, stop=False, hold=False), 3)
+        votes.vote(Wishes(save=True, asked=False, stop=False, hold=False, busy=False), 3)
         assert _loops(3) == 3
         if destroyed:
             dist.destroy_process_group()

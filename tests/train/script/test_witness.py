@@ -80,12 +80,25 @@ def test_digests_draw_nothing_and_change_nothing() -> None:
     assert seen.digests()["optimizers"][0]["groups"] != told["groups"]
 
 
+@pytest.mark.expensive(family="audits")
 def test_many_optimizers_do_not_keep_all_their_models_alive() -> None:
     seen = Seen()
     for _ in range(30):
         model = torch.nn.Linear(1, 1)
         seen.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     assert len(seen.digests()["optimizers"]) == 8
+
+
+def test_layers_that_come_later_have_the_names_that_a_resumed_process_sees() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    early, late = Seen(), Seen()
+    early.optimizer(optimizer)
+    optimizer.add_param_group({"params": list(model[1].parameters())})
+    for seen in (early, late):
+        seen.optimizer(optimizer)
+    assert early.digests() == late.digests()
+    assert "1.weight" in early.digests()["optimizers"][0]["parameters"]
 
 
 def test_files_of_torch_are_compared_by_content(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .command import Command, file_of, foreign_roots, is_users, read
 
@@ -17,6 +17,10 @@ ENV_PID = "EVERSTEP_SHIM_PID"
 """The process that runs a script under the runner: not started anew a second time, nor is anything below it."""
 ENV_LEDGER = "EVERSTEP_SHIM_LEDGER"
 """From the process that starts the runner to the runner: where to note that the script came to its end."""
+ENV_WAITING = "EVERSTEP_SHIM_WAITING"
+"""In a standby that has become the runner before its time: the command that it was started with, as JSON."""
+ENV_STARTED = "EVERSTEP_SHIM_STARTED"
+"""From such a standby to the runner: what a runner that is started now would have as environment, as JSON."""
 
 _OLDEST = (3, 10)
 
@@ -35,7 +39,52 @@ def act() -> None:
         _start_runner(command)
 
 
-def _takes_over(command: Command, mode: str) -> bool:
+def stand_in(hook: Mapping[str, str]) -> bool:
+    """In a standby: become the runner now, if the script will be for it, so that waiting is of use to it.
+
+    Args:
+        hook: variables that make the runner wait as this process does.
+
+    Returns:
+        True in the runner: what it needs can be imported while it waits. False: this process waits as it is.
+    """
+    env = os.environ
+    if ENV_WAITING in env:
+        return True
+    words = list(_argv())
+    mode, command = env.get("EVERSTEP_CHECKPOINT_MODE"), read(words)
+    if ENV_PID in env or command is None or mode not in ("auto", "script"):
+        return False
+    if _takes_over(command, mode, quietly=True):
+        import json
+
+        _start_runner(command, {**hook, ENV_WAITING: json.dumps(words)})
+    return False
+
+
+def awake() -> bool:
+    """The time of a standby has come: what differs from attempt to attempt is known now.
+
+    Returns:
+        False: this is a runner, and would not be started so now.
+    """
+    env = os.environ
+    if ENV_WAITING not in env:
+        return True
+    import json
+
+    from . import ledger
+
+    command = read(json.loads(env.pop(ENV_WAITING)))
+    if command is None or not _takes_over(command, env.get("EVERSTEP_CHECKPOINT_MODE", ""), quietly=True):
+        return False
+    entry = ledger.begin(command, env)
+    env[ENV_LEDGER] = entry.file
+    env[ENV_STARTED] = json.dumps(dict(env))
+    return entry.folder in _argv()
+
+
+def _takes_over(command: Command, mode: str, *, quietly: bool = False) -> bool:
     """Whether a command of this interpreter is a training script for the runner; says why not where that matters."""
     # What comes first on the path of modules is put there when all hooks are through.
     first = os.getcwd() if command.is_module else os.path.dirname(os.path.realpath(command.target))
@@ -47,7 +96,7 @@ def _takes_over(command: Command, mode: str) -> bool:
     roots = [one for one in path if one and is_users(os.path.join(one, "x"), foreign)]
     why = why_not(script, roots, mode, foreign)
     why = _unfit() or _unranked() if why == "" else why
-    if why:
+    if why and not quietly:
         _say(f"{os.path.basename(script)} is not resumed automatically: {why}")
     return why == ""
 
@@ -90,14 +139,14 @@ def _unranked() -> str:
     )
 
 
-def _start_runner(command: Command) -> None:
+def _start_runner(command: Command, more: Mapping[str, str] | None = None) -> None:
     from . import ledger
 
     folder = os.environ[ENV_SHIM]
     entry = ledger.begin(command, os.environ)
     argv = [sys.executable, *command.options, os.path.join(folder, "hook", "everstep_shim", "launch.py")]
     argv += ["--dir", entry.folder, *(["-m"] if command.is_module else []), command.target, *command.arguments]
-    env = {**os.environ, ENV_PID: str(os.getpid()), ENV_LEDGER: entry.file}
+    env = {**os.environ, ENV_PID: str(os.getpid()), ENV_LEDGER: entry.file, **(more or {})}
     # The order of sets of strings depends on it: it must be the same in every attempt.
     env.setdefault("PYTHONHASHSEED", "0")
     os.execve(sys.executable, argv, env)

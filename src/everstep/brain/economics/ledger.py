@@ -52,7 +52,11 @@ def lines(state: JobState, now: float) -> tuple[LedgerLine, ...]:
     machines = [m for m in state.instances.values() if m.started_at is not None]
     machines.sort(key=lambda m: (m.started_at or 0.0, m.launch_no))
     disks = [v for v in state.volumes.values() if v.created_at is not None]
-    return (*(_compute(state, m, now) for m in machines), *(_disk(state, v, now) for v in disks))
+    return (
+        *(_compute(state, m, now) for m in machines),
+        *(_boot_disk(state, m, now) for m in machines if m.offer.boot_disk_usd_per_h),
+        *(_disk(state, v, now) for v in disks),
+    )
 
 
 def cost_usd(state: JobState, now: float) -> float:
@@ -63,7 +67,7 @@ def cost_usd(state: JobState, now: float) -> float:
 def price_usd_per_s(state: JobState) -> float:
     """What a second of the clock costs at present, USD: every machine and disk that is still there."""
     machines = (
-        m.price_usd_per_h * m.offer.billing.time_scale
+        (m.price_usd_per_h + m.offer.boot_disk_usd_per_h) * m.offer.billing.time_scale
         for m in state.instances.values()
         if m.alive and m.started_at is not None
     )
@@ -78,6 +82,10 @@ def price_usd_per_s(state: JobState) -> float:
 def _disk_scale(state: JobState, v: VolumeState) -> float:
     """Market seconds per second of the clock where the disk is: as on the machines of its provider."""
     return next((m.offer.billing.time_scale for m in state.instances.values() if m.offer.provider == v.provider), 1.0)
+
+
+def _disk_minimum_s(state: JobState, v: VolumeState) -> float:
+    return next((m.offer.disk_minimum_s for m in state.instances.values() if m.offer.provider == v.provider), 0.0)
 
 
 def _compute(state: JobState, m: InstanceState, now: float) -> LedgerLine:
@@ -106,10 +114,36 @@ def _compute(state: JobState, m: InstanceState, now: float) -> LedgerLine:
     )
 
 
+def _boot_disk(state: JobState, m: InstanceState, now: float) -> LedgerLine:
+    """The disk that came with a machine and went with it."""
+    assert m.started_at is not None
+    until = m.ended_at if m.ended_at is not None else max(now, m.started_at)
+    market_s = (until - m.started_at) * m.offer.billing.time_scale
+    hours = max(market_s, m.offer.disk_minimum_s) / 3600.0
+    return LedgerLine(
+        kind=LineKind.DISK,
+        job=state.id,
+        resource=f"{m.instance}/boot",
+        provider=m.offer.provider,
+        zone=m.offer.zone,
+        machine_type="",
+        market=Market.ON_DEMAND,
+        start=m.started_at,
+        end=m.ended_at,
+        quantity=hours,
+        price_usd=m.offer.boot_disk_usd_per_h,
+        cost_usd=hours * m.offer.boot_disk_usd_per_h,
+        price_source=m.offer.provider,
+        price_as_of=m.offer.price_as_of,
+        instance=m.instance,
+    )
+
+
 def _disk(state: JobState, v: VolumeState, now: float) -> LedgerLine:
     assert v.created_at is not None
     until = v.deleted_at if v.deleted_at is not None else max(now, v.created_at)
-    quantity = v.size_gib * max(until - v.created_at, 0.0) / 3600.0 * _disk_scale(state, v)
+    market_s = max(max(until - v.created_at, 0.0) * _disk_scale(state, v), _disk_minimum_s(state, v))
+    quantity = v.size_gib * market_s / 3600.0
     return LedgerLine(
         kind=LineKind.DISK,
         job=state.id,

@@ -48,7 +48,7 @@ class Frailty:
 
     Attributes:
         baseline: hazard of a pool with factor 1.
-        seen: by place; a place is the beginning of a pool's path, ``()`` is everywhere.
+        seen: by place; a place is the beginning of a pool's path. Records of no pool tell the baseline alone.
         half_life_h: hours after which a record counts half; None: never fades.
         as_of_s: instant that ``seen`` is faded to, UTC seconds.
     """
@@ -126,5 +126,5 @@ def _ended_s(life: Lifetime) -> float | None:
 
 
 def _places(pool: Path) -> list[Path]:
-    """From everywhere to the pool itself, or everywhere alone."""
+    """From the widest to the pool itself."""
     return [pool[:n] for n in range(1, len(pool) + 1)]

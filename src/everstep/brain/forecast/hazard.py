@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from everstep.brain.forecast.nonparametric import Steps
 from everstep.brain.forecast.records import Lifetime
 
 _H = 3600.0
@@ -63,13 +64,14 @@ def log_likelihood(hazard: Hazard, life: Lifetime) -> float:
     """Log-likelihood of one record, densities per hour.
 
     Right-censored: log S(lived). Known moment: log h + log S. Between two looks: log(S(lived) - S(ended by)). Minus
-    infinity for what the model holds impossible; models made of steps hold every exact moment between them impossible.
+    infinity for what the model holds impossible; models made of steps have no density at any exact moment.
     """
     lived = hazard.cumulative(life.lived_h * _H)
     if not life.lost or math.isinf(lived):
         return -lived
     if life.exact:
-        rate = rate_per_h(hazard, life.lived_h * _H)
+        # The slope across a step would be a matter of how close to it one looks.
+        rate = 0.0 if isinstance(hazard, Steps) else rate_per_h(hazard, life.lived_h * _H)
         return math.log(rate) - lived if rate > 0.0 else -math.inf
     within = hazard.cumulative(life.ended_by_h * _H) - lived
     return math.log(-math.expm1(-within)) - lived if within > 0.0 else -math.inf

@@ -41,8 +41,11 @@ class Weibull:
     scale_h: float
 
     def cumulative(self, age_s: float) -> float:
-        """H(a)."""
-        return float((age_s / _H / self.scale_h) ** self.shape)
+        """H(a); infinite where that is beyond all numbers: lives that were all alike give a very large shape."""
+        try:
+            return float((age_s / _H / self.scale_h) ** self.shape)
+        except OverflowError:
+            return math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 SHORTEST_H = 1.0 / 3600.0
-"""A life of no length at all says nothing that a density could answer: one second is the shortest."""
+"""A loss at no age at all says nothing that a density could answer: one second is the shortest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Lifetime:
     def __post_init__(self) -> None:
         if not (0.0 <= self.lived_h < math.inf and self.ended_by_h >= self.lived_h):
             raise ValueError(f"need 0 <= lived_h <= ended_by_h, got {self.lived_h!r} and {self.ended_by_h!r}")
-        if self.lived_h < SHORTEST_H and self.ended_by_h == self.lived_h:
+        if self.ended_by_h < SHORTEST_H:
             object.__setattr__(self, "ended_by_h", SHORTEST_H)
             object.__setattr__(self, "lived_h", SHORTEST_H)
 

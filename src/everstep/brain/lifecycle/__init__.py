@@ -5,6 +5,6 @@ documentation are generated from these tables (``diagrams``).
 """
 
 from everstep.brain.lifecycle.job import JOB_TABLE, accepts, submitted, transition
-from everstep.brain.lifecycle.orders import orders
+from everstep.brain.lifecycle.orders import Briefing, orders, same_orders
 
-__all__ = ["JOB_TABLE", "accepts", "orders", "submitted", "transition"]
+__all__ = ["JOB_TABLE", "Briefing", "accepts", "orders", "same_orders", "submitted", "transition"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from everstep.brain.lifecycle.gang import REFUSED, end_unknown
@@ -26,12 +25,9 @@ def prepared(s: JobState, slot: Slot) -> InstanceState | None:
 
     One of a move that is not ready as a whole comes last.
     """
-    ready = [m for m in _of_slot(s, slot) if m.phase is InstancePhase.READY and not m.doomed]
+    # The phase first: most machines of a long job are not there any more.
+    ready = [m for m in s.instances.values() if m.phase is InstancePhase.READY and m.slot == slot and not m.doomed]
     return max(ready, key=lambda m: (not unfinished(s, m), m.launch_no), default=None)
-
-
-def _of_slot(s: JobState, slot: Slot) -> Iterator[InstanceState]:
-    return (m for m in s.instances.values() if m.slot == slot)
 
 
 def may_begin(s: JobState) -> bool:

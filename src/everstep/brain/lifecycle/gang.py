@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from everstep.brain.lifecycle.changing import replace
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import Cause
 from everstep.model.events import (
@@ -95,7 +96,9 @@ def _saved(a: AttemptState, t: Told[CheckpointSaved], now: float) -> AttemptStat
     saves = (*a.saves, save)
     if len(saves) > _KEPT_SAVES:
         saves = (saves[0], *saves[1 - _KEPT_SAVES :])
-    return replace(a, saves=saves, progressed=True, step=_latest(a.step, t.event.step))
+    # Ranks of a machine that is lost do not tell in the end for how long they stood still.
+    stall_s = a.stall_s + t.event.stall_s
+    return replace(a, saves=saves, progressed=True, step=_latest(a.step, t.event.step), stall_s=stall_s)
 
 
 def _saved_again(a: AttemptState, e: CheckpointSaved) -> AttemptState:
@@ -280,5 +283,7 @@ def late_word(attempt: AttemptState, event: RanksEnded | LeaseExpired) -> Attemp
 
 def with_attempt(state: JobState, attempt: AttemptState) -> JobState:
     """The job with this attempt in the place of the one of its number."""
+    if attempt is state.attempt:
+        return state
     kept = tuple(attempt if a.no == attempt.no else a for a in state.attempts)
     return replace(state, attempts=kept)

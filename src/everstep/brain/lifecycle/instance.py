@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from everstep.brain.lifecycle.changing import replace
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import NoticeKind
 from everstep.model.events import (

@@ -8,14 +8,15 @@ changed, end when nothing is left. Messages of an older attempt are ignored: tha
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from everstep.brain.lifecycle import disks
 from everstep.brain.lifecycle.beginning import begin, may_begin, ranked, replacements_ready, skipped
 from everstep.brain.lifecycle.budgets import charge, fail
+from everstep.brain.lifecycle.changing import replace
 from everstep.brain.lifecycle.gang import GANG_TABLE, begin_stop, gang_step, late_word, with_attempt
 from everstep.brain.lifecycle.instance import INSTANCE_EVENTS, instance_step
 from everstep.brain.lifecycle.moves import movers_ready
+from everstep.brain.lifecycle.refusals import forgetful
 from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import Cause, NoticeKind
 from everstep.model.errors import UnlistedTransition
@@ -227,6 +228,7 @@ def _intended(s: JobState, e: LaunchIntended, now: float) -> JobState:
         volume=e.volume,
         move=e.move,
     )
+    s = forgetful(s, now)
     return replace(s, instances={**s.instances, e.token: machine}, launches=max(s.launches, e.launch_no))
 
 
@@ -248,13 +250,13 @@ def _save_by(s: JobState, deadline: float | None) -> JobState:
 
 
 def _cancel(s: JobState, e: CancelRequested, now: float) -> JobState:
+    if s.keep_until is not None:
+        s = _keep_expired(s, KeepExpired(), now)
     return replace(
         s,
         goal=Goal.CANCEL,
         why=e.reason or f"cancelled by {e.actor}",
-        keep_until=None,
         exit_code=130,
-        kept_to=now if s.keep_until is not None else s.kept_to,
     )
 
 
@@ -364,7 +366,10 @@ def _while_active(s: JobState, attempt: AttemptState, now: float) -> JobState:
     if attempt.phase is GangPhase.RUNNING and s.phase is not J.RUNNING:
         s = _save_for_known_notices(s, attempt)
     phase = _PHASE_WHILE[attempt.phase]
-    return replace(s, phase=phase, waiting_since=s.waiting_since if phase is J.STOPPING else None)
+    waiting_since = s.waiting_since if phase is J.STOPPING else None
+    if phase is s.phase and waiting_since == s.waiting_since:
+        return s
+    return replace(s, phase=phase, waiting_since=waiting_since)
 
 
 def _save_for_known_notices(s: JobState, attempt: AttemptState) -> JobState:

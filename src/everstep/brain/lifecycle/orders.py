@@ -7,9 +7,55 @@ from typing import Any
 from everstep.brain.checkpoint.hazard import gang_hazard_per_h
 from everstep.model import handshake as h
 from everstep.model.causes import Cause
+from everstep.model.gang import Slot
 from everstep.model.job import AttemptState, GangPhase, Goal, InstancePhase, InstanceState, JobPhase, JobState
 
+_AT_WORK = (GangPhase.CHECKING, GangPhase.RUNNING)
 _OVER = (JobPhase.RELEASING, JobPhase.PAUSED, JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.CANCELLED)
+
+
+class Briefing:
+    """The orders of all machines of a job. What they have in common is made once, however large the gang is.
+
+    Args:
+        state: the job.
+        before: of an earlier state; what is equal to it is taken from there, so that comparing the two is quick.
+    """
+
+    def __init__(self, state: JobState, before: Briefing | None = None) -> None:
+        """See the class."""
+        self._state = state
+        attempt = state.attempt
+        self._ranks = {} if attempt is None else {token: rank for rank, token in enumerate(attempt.members)}
+        self._working = _working(state, attempt) if attempt is not None and attempt.phase in _AT_WORK else {}
+        self._places = _places(state)
+        self._beside = [_peer(rank, m) for rank, m in enumerate(self._places.values())]
+        if before is not None:
+            kept = before._working
+            self._working = {k: kept[k] if k in kept and kept[k] == v else v for k, v in self._working.items()}
+            self._beside = before._beside if before._beside == self._beside else self._beside
+
+    def orders(self, machine: InstanceState) -> dict[str, Any]:
+        """See ``orders``."""
+        state, rank = self._state, self._ranks.get(machine.token)
+        document = _resting(state, machine, member=rank is not None)
+        if state.phase in _OVER and not _kept(state):
+            return {**document, h.ORDERS_PHASE: h.PHASE_RELEASE, h.ORDERS_STOP: _stop(state, save=False)}
+        if machine.phase in (InstancePhase.BOOTING, InstancePhase.JOINED):
+            return {**document, h.ORDERS_PHASE: h.PHASE_PREPARE, h.ORDERS_PEERS: self._gang_of(machine)}
+        attempt = state.attempt
+        if attempt is None or rank is None or attempt.phase is GangPhase.ENDED:
+            return {**document, h.ORDERS_STOP: _stop(state, save=False)}
+        if attempt.phase is GangPhase.STOPPING:
+            return {**document, h.ORDERS_STOP: _stop(state, save=state.goal in (Goal.RUN, Goal.PAUSE))}
+        return {**document, **self._working, h.ORDERS_NODE_RANK: rank}
+
+    def _gang_of(self, machine: InstanceState) -> list[dict[str, Any]]:
+        """The gang that the machine is set up for, by slot and itself in its own; empty until all have joined."""
+        mine = self._places.get(machine.slot)
+        if mine is None or mine.token == machine.token:
+            return self._beside
+        return [_peer(rank, machine if m is mine else m) for rank, m in enumerate(self._places.values())]
 
 
 def orders(state: JobState, machine: InstanceState) -> dict[str, Any]:
@@ -19,18 +65,33 @@ def orders(state: JobState, machine: InstanceState) -> dict[str, Any]:
         state: the job.
         machine: one of ``state.instances``.
     """
-    attempt = state.attempt
-    member = attempt is not None and machine.token in attempt.members
-    document = _resting(state, machine)
-    if state.phase in _OVER and not _kept(state):
-        return {**document, h.ORDERS_PHASE: h.PHASE_RELEASE, h.ORDERS_STOP: _stop(state, save=False)}
-    if machine.phase in (InstancePhase.BOOTING, InstancePhase.JOINED):
-        return {**document, h.ORDERS_PHASE: h.PHASE_PREPARE}
-    if attempt is None or not member or attempt.phase is GangPhase.ENDED:
-        return {**document, h.ORDERS_STOP: _stop(state, save=False)}
-    if attempt.phase is GangPhase.STOPPING:
-        return {**document, h.ORDERS_STOP: _stop(state, save=state.goal in (Goal.RUN, Goal.PAUSE))}
-    return {**document, **_working(state, attempt, machine)}
+    return Briefing(state).orders(machine)
+
+
+def same_orders(before: JobState, after: JobState) -> bool:
+    """Whether nothing that orders are made of differs. Quick: False may only mean that it is not known."""
+    old, new = before.attempt, after.attempt
+    return (
+        old is not None
+        and new is not None
+        # Machines are compared as objects: events that are about none leave them alone.
+        and before.instances is after.instances
+        and before.task is after.task
+        and before.phase is after.phase
+        and before.goal is after.goal
+        and before.why == after.why
+        and before.save == after.save
+        and before.execs == after.execs
+        and before.keep_until == after.keep_until
+        and before.kept_from == after.kept_from
+        and _work_of(old) == _work_of(new)
+        and (new.phase not in _AT_WORK or _hazard_per_h(before, old) == _hazard_per_h(after, new))
+    )
+
+
+def _work_of(a: AttemptState) -> tuple[Any, ...]:
+    """What orders tell of an attempt or depend on, but for its hazard."""
+    return a.no, a.phase, a.members, a.master_port, a.base_wanted, a.begun_at, a.cause
 
 
 def outputs_due(state: JobState, machine: InstanceState) -> bool:
@@ -40,15 +101,28 @@ def outputs_due(state: JobState, machine: InstanceState) -> bool:
     disk, do not. Of the nodes of a gang the one of rank 0 does it, or each its own when nothing is shared.
     """
     attempt = state.attempt
-    if attempt is None or machine.token not in attempt.members or machine.phase is InstancePhase.ENDED:
+    return attempt is not None and machine.token in attempt.members and _outputs_due(state, attempt, machine)
+
+
+def _outputs_due(state: JobState, attempt: AttemptState, machine: InstanceState) -> bool:
+    """The same, of a member of the attempt."""
+    if machine.phase is InstancePhase.ENDED:
         return False
-    if state.goal is Goal.CANCEL or attempt.cause is Cause.SETUP_FAILED or machine.joined_at is None:
+    dropped = state.goal is Goal.CANCEL and not _was_kept(state)
+    if dropped or attempt.cause is Cause.SETUP_FAILED or machine.joined_at is None:
         return False
     if state.goal is Goal.PAUSE and machine.volume is not None:
         return False  # the disk is kept, and what is on it
     if machine.shared_folder and not state.task.outputs:
         return False
     return not machine.shared_folder or attempt.members[0] == machine.token
+
+
+def _was_kept(state: JobState) -> bool:
+    """The machines of the last attempt were kept after its failure: what the user looked at there comes home, also
+    where a cancel ends it."""
+    attempt = state.attempt
+    return attempt is not None and state.kept_from is not None and attempt.begun_at <= state.kept_from
 
 
 def _kept(state: JobState) -> bool:
@@ -59,11 +133,11 @@ def _execs(state: JobState) -> list[dict[str, str]]:
     return [{"id": exec_id, "command": command} for exec_id, command in state.execs]
 
 
-def _resting(state: JobState, machine: InstanceState) -> dict[str, Any]:
+def _resting(state: JobState, machine: InstanceState, *, member: bool) -> dict[str, Any]:
     return {
         h.ORDERS_PHASE: h.PHASE_HOLD,
         h.ORDERS_ATTEMPT: state.attempt_no or None,
-        h.ORDERS_SPEC: _spec(state, machine),
+        h.ORDERS_SPEC: _spec(state, machine, member=member),
         h.ORDERS_NODE_RANK: None,
         h.ORDERS_PEERS: [],
         h.ORDERS_MASTER: None,
@@ -75,22 +149,46 @@ def _resting(state: JobState, machine: InstanceState) -> dict[str, Any]:
     }
 
 
-def _working(state: JobState, attempt: AttemptState, machine: InstanceState) -> dict[str, Any]:
+def _working(state: JobState, attempt: AttemptState) -> dict[str, Any]:
+    """What the members of an attempt that is checked or runs are all told."""
     members = [state.instances[token] for token in attempt.members]
     save = state.save
     return {
         h.ORDERS_PHASE: h.PHASE_CHECK if attempt.phase is GangPhase.CHECKING else h.PHASE_RUN,
         h.ORDERS_ATTEMPT: attempt.no,
-        h.ORDERS_NODE_RANK: attempt.members.index(machine.token),
-        h.ORDERS_PEERS: [
-            {"rank": rank, "address": m.address, "probe_port": m.probe_port} for rank, m in enumerate(members)
-        ],
+        h.ORDERS_PEERS: [_peer(rank, m) for rank, m in enumerate(members)],
         h.ORDERS_MASTER: {"address": members[0].address, "port": attempt.master_port},
         h.ORDERS_BASE: attempt.base_wanted,
         h.ORDERS_SAVE: None if save is None else {"seq": save.seq, "by": save.by},
         h.ORDERS_EXEC: _execs(state),
-        h.ORDERS_HAZARD_PER_H: gang_hazard_per_h(members, attempt.begun_at),
+        h.ORDERS_HAZARD_PER_H: _hazard_per_h(state, attempt),
     }
+
+
+def _hazard_per_h(state: JobState, attempt: AttemptState) -> float:
+    """As of the newest save: that is when the next one is planned, by machines that have grown older."""
+    members = [state.instances[token] for token in attempt.members]
+    return gang_hazard_per_h(members, attempt.saves[-1].at if attempt.saves else attempt.begun_at)
+
+
+def _peer(rank: int, machine: InstanceState) -> dict[str, Any]:
+    return {"rank": rank, "address": machine.address, "probe_port": machine.probe_port}
+
+
+def _places(state: JobState) -> dict[Slot, InstanceState]:
+    """By slot the newest machine that has joined and can be counted on; empty while a slot has none.
+
+    One of a move that is not ready as a whole comes last.
+    """
+    found: dict[Slot, InstanceState] = {}
+    for m in state.instances.values():
+        if m.joined_at is None or m.doomed:
+            continue
+        other = found.get(m.slot)
+        if other is None or (other.move == 0, other.launch_no) < (m.move == 0, m.launch_no):
+            found[m.slot] = m
+    slots = state.task.gang.slots
+    return {slot: found[slot] for slot in slots} if all(slot in found for slot in slots) else {}
 
 
 def _stop(state: JobState, *, save: bool) -> dict[str, Any]:
@@ -99,8 +197,8 @@ def _stop(state: JobState, *, save: bool) -> dict[str, Any]:
     return {"save": save, "grace_s": grace, "reason": state.why or "the attempt ended"}
 
 
-def _spec(state: JobState, machine: InstanceState) -> dict[str, Any]:
-    task = state.task
+def _spec(state: JobState, machine: InstanceState, *, member: bool) -> dict[str, Any]:
+    task, attempt = state.task, state.attempt
     group = task.gang.groups[machine.slot.group]
     folder, shared = checkpoint_place(state, machine)
     every = task.checkpoint.every_s
@@ -123,10 +221,11 @@ def _spec(state: JobState, machine: InstanceState) -> dict[str, Any]:
         h.SPEC_CHECKPOINT_EVERY: "auto" if every is None else f"{every:g}",
         h.SPEC_CHECKPOINT_KEEP: task.checkpoint.keep,
         h.SPEC_CHECKPOINT_MIRROR: _mirror(state),
+        **({h.SPEC_CHECKPOINT_AUDIT: task.checkpoint.audit} if task.checkpoint.audit else {}),
         h.SPEC_CHECKPOINT_MODE: task.checkpoint.mode.value,
         h.SPEC_ON_NOTICE: task.checkpoint.on_notice,
         h.SPEC_OUTPUTS: list(state.task.outputs),
-        h.SPEC_RELEASE_OUTPUTS: outputs_due(state, machine),
+        h.SPEC_RELEASE_OUTPUTS: member and attempt is not None and _outputs_due(state, attempt, machine),
         h.SPEC_SLOT: machine.slot.index,
         h.SPEC_STOP_GRACE_S: task.stop_grace_s,
     }

@@ -13,13 +13,16 @@ from everstep.brain.select.policies import ALIASES, POLICIES
 from everstep.brain.select.protocol import Choice, Held, Mover, Need, Outlook, Selector
 from everstep.brain.select.rotate import Rotate
 
-DEFAULT = "greedy"
+TIMED, UNTIMED = "auto", "greedy"
+"""Who decides for a task that names no policy: where work and deadline are known, and where not. Without a deadline
+nobody has said what an hour is worth; ``greedy`` then trains whenever anything is to be had."""
 
 _WANTS = {
     "spot_only": Wants(work=False, deadline=False),
     "spell": Wants(work=False, deadline=False),
     "incl": Wants(work=False, deadline=False),
     "cheapest": Wants(deadline=False),
+    "auto": Wants(deadline=False),
     "utility": Wants(on_demand=True),
     "greedy_spot_safety_net": Wants(),
 }
@@ -42,8 +45,9 @@ SELECTORS: dict[str, Selector] = {
 """Built-in policies by name."""
 
 __all__ = [
-    "DEFAULT",
     "SELECTORS",
+    "TIMED",
+    "UNTIMED",
     "Choice",
     "Greedy",
     "Held",

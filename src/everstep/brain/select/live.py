@@ -8,9 +8,11 @@ is one changeover early, since a start may fail here.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from random import Random
 from typing import Protocol, runtime_checkable
 
@@ -36,6 +38,7 @@ from everstep.model.task import OnNoCapacity, SpotMode
 
 _NOMINAL_WORK_S = 24 * 3600.0
 """Work that prices are compared for where nobody knows the work."""
+_DAY_S = 86_400.0
 _VIEWS = 256
 _WAIT = "wait"
 
@@ -59,12 +62,14 @@ class Wants:
 
 
 class Live:
-    """A policy of the seam as a ``Selector``; without state."""
+    """A policy of the seam as a ``Selector``; without state but for what it has reckoned before."""
 
     def __init__(self, name: str, policy: Policy, wants: Wants | None = None) -> None:
         """Args: name: for texts; policy: who decides; wants: what else than the market it needs."""
         self.name, self.policy = name, policy
         self.wants = wants or Wants()
+        # Asked again and again, for every job, until a pool comes or goes: answers of a pure function are kept.
+        self._recalled = lru_cache(maxsize=16)(self._recall)
 
     def choose(
         self,
@@ -88,7 +93,7 @@ class Live:
         own = shelf.own()
         if own is not None:
             return shelf.weighing.choose(own, f"{own.market.value}: no spot is cheaper than what is there already")
-        frame = _Frame(need.outlook, _scale(offers))
+        frame = _Frame.of(need.outlook, offers, now)
         situation = frame.situation(shelf.places(need.outlook), now, need)
         return self._answer(shelf, frame, situation, self._ask(situation, shelf, frame, beliefs))
 
@@ -107,7 +112,7 @@ class Live:
         lacking = self._lacking(need, shelf)
         if lacking or need.outlook is None or need.spot is SpotMode.FALSE:
             return Choice(None, (), f"{self.name} needs {lacking}; the job stays where it is" if lacking else "")
-        frame = _Frame(need.outlook, _scale(offers))
+        frame = _Frame.of(need.outlook, offers, now)
         mode, place = _mode(held.offer), place_of(held.offer.pool)
         standing = Standing(mode, place, 0.0, frame.at(held.since))
         situation = replace(frame.situation(shelf.places(need.outlook), now, need), standing=standing)
@@ -134,11 +139,14 @@ class Live:
     def _ask(self, situation: Situation, shelf: _Shelf, frame: _Frame, beliefs: PoolBook) -> Course:
         memory: Memory = None
         if isinstance(self.policy, Learner):
-            memory = self.policy.recall(_views(situation, shelf, frame, beliefs))
+            memory = self._recalled(_past(situation, shelf, frame, beliefs))
         elif isinstance(self.policy, Resumer):
             memory = self.policy.resume(situation, [place_of(pool) for pool in frame.outlook.begun])
         course = self.policy.steer(situation, memory)
         return guard(situation, course) if self.policy.guarded else course
+
+    def _recall(self, past: _Past) -> Memory:
+        return self.policy.recall(past.views()) if isinstance(self.policy, Learner) else None
 
     def _answer(self, shelf: _Shelf, frame: _Frame, situation: Situation, course: Course) -> Choice:
         offer = shelf.offer(course)
@@ -167,27 +175,33 @@ def _scale(offers: Iterable[Offer]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The clock of the situations: market seconds since the job came in."""
+    """The clock of the situations: market seconds since a midnight, the same for all jobs that are decided that day."""
 
     outlook: Outlook
     scale: float
+    origin: float
+
+    @classmethod
+    def of(cls, outlook: Outlook, offers: Iterable[Offer], now: float) -> _Frame:
+        scale = _scale(offers)
+        return cls(outlook, scale, math.floor(now * scale / _DAY_S) * _DAY_S / scale)
 
     def at(self, utc: float) -> float:
-        return (utc - self.outlook.began_at) * self.scale
+        return (utc - self.origin) * self.scale
 
     def utc(self, at: float) -> float:
-        return self.outlook.began_at + at / self.scale
+        return self.origin + at / self.scale
 
     def situation(self, places: tuple[Place, ...], now: float, need: Need) -> Situation:
         told = self.outlook
         deadline_s = math.inf
         if told.deadline_at is not None and told.work_s is not None:
-            deadline_s = max(self.at(told.deadline_at - told.changeover_s), 1.0)
+            deadline_s = max(self.at(told.deadline_at - told.changeover_s), self.at(told.began_at) + 1.0)
         work_s = _NOMINAL_WORK_S if told.work_s is None else told.work_s * self.scale
         lost = place_of(told.lost) if told.lost is not None else None
         return Situation(
             now_s=self.at(now),
-            began_s=0.0,
+            began_s=self.at(told.began_at),
             deadline_s=deadline_s,
             work_s=work_s,
             done_s=0.0 if told.work_s is None else told.done_s * self.scale,
@@ -248,9 +262,10 @@ class _Shelf:
 
     def places(self, outlook: Outlook) -> tuple[Place, ...]:
         """Prices are those of the whole gang."""
-        return tuple(self._place(name, outlook) for name in sorted(self.all))
+        regions = {(o.provider, o.region) for modes in self.all.values() for o in modes.values()}
+        return tuple(self._place(name, outlook, several=len(regions) > 1) for name in sorted(self.all))
 
-    def _place(self, name: str, outlook: Outlook) -> Place:
+    def _place(self, name: str, outlook: Outlook, *, several: bool) -> Place:
         usable = self.usable.get(name, {})
         spot, steady = self.all[name].get(Mode.SPOT), usable.get(Mode.ON_DEMAND)
         some = next(iter(self.all[name].values()))
@@ -263,6 +278,8 @@ class _Shelf:
             on_demand_usd_per_h=None if steady is None else steady.price_usd_per_h * outlook.machines,
             up=Mode.SPOT in usable,
             move_usd=outlook.saved_gb * outlook.saved_in.egress_usd_per_gb if far and outlook.saved_in else 0.0,
+            # Paid where the checkpoint lies, whatever region it goes to.
+            leave_usd=outlook.saved_gb * some.egress_usd_per_gb if several else 0.0,
         )
 
     def offer(self, course: Course) -> Offer | None:
@@ -282,19 +299,36 @@ def _mode(offer: Offer) -> Mode:
     return Mode.SPOT if offer.market is Market.SPOT else Mode.ON_DEMAND
 
 
-def _views(situation: Situation, shelf: _Shelf, frame: _Frame, beliefs: PoolBook) -> Iterator[View]:
-    """What was seen of spot so far, at today's prices; what was seen since the job began is among it."""
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What was seen of spot so far, at today's prices; what was seen since the job began is among it.
+
+    Nothing in it is of one job alone, so that what a policy learns from it serves all jobs.
+
+    Attributes:
+        places: of the situation, not observed, without the cost of moving.
+        flips: (instant, number of the place, up), oldest first.
+    """
+
+    places: tuple[Place, ...]
+    flips: tuple[tuple[float, int, bool], ...]
+
+    def views(self) -> Iterator[View]:
+        up_and_down = [(replace(place, up=False), replace(place, up=True)) for place in self.places]
+        places = list(self.places)
+        for at, number, up in self.flips:
+            places[number] = up_and_down[number][up]
+            yield View(at, tuple(places))
+
+
+def _past(situation: Situation, shelf: _Shelf, frame: _Frame, beliefs: PoolBook) -> _Past:
     flips = []
     for number, place in enumerate(situation.places):
         offer = shelf.all[place.name].get(Mode.SPOT)
         if offer is not None:
             flips += [(frame.at(at), number, up) for at, up in beliefs.record(offer.pool).flips]
-    places = [replace(place, up=None) for place in situation.places]
-    for at, number, up in sorted(flips)[-_VIEWS:]:
-        if at >= situation.now_s:
-            return
-        places[number] = replace(places[number], up=up)
-        yield View(at, tuple(places))
+    places = tuple([replace(place, up=None, move_usd=0.0, leave_usd=0.0) for place in situation.places])
+    return _Past(places, tuple(flip for flip in reversed(heapq.nlargest(_VIEWS, flips)) if flip[0] < situation.now_s))
 
 
 def _candidates(

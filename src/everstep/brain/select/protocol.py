@@ -232,7 +232,7 @@ class Weighing:
         if need.regions and offer.region not in need.regions:
             return f"not in region {'/'.join(sorted(need.regions))}, where the rest of the gang is"
         if offer.available is not None and offer.available - self.inflight.get(offer.pool, 0) <= 0:
-            return "no capacity"
+            return offer.bound or "no capacity"
         record = self.beliefs.record(offer.pool)
         until = self.beliefs.cooling_until(offer.pool, need.cooldown_s if offer.market is Market.SPOT else 10.0)
         if patient and until > self.now and not _contradicted(record, offer):

@@ -112,7 +112,11 @@ def write_png(found: Timeline, path: Path) -> bool:
     )
     lanes.invert_yaxis()
     handles = [patches.Patch(color=colour, label=phase.value) for phase, colour in COLOURS.items()]
+    handles.append(patches.Patch(color=_NOTICE, label="notice"))
     notes = [patches.Patch(alpha=0, label=f"{n}  {mark.text}") for n, mark in enumerate(found.marks, start=1)]
+    # A legend of two columns fills the first with half of all entries: equal lengths keep colours and faults apart.
+    for column in (handles, notes):
+        column += [patches.Patch(alpha=0, label=" ")] * (max(len(handles), len(notes)) - len(column))
     figure.legend(handles=[*handles, *notes], loc="outside lower center", ncols=2, fontsize=7, frameon=False)
     for part in found.curve:
         curve.plot([at for at, _ in part], [step for _, step in part], color=_CURVE)

@@ -42,11 +42,23 @@ class Drawing:
         )
 
     def words(
-        self, x: float, y: float, text: str, *, anchor: str = "start", colour: str = "#222222", size: float = 12
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        anchor: str = "start",
+        colour: str = "#222222",
+        size: float = 12,
+        halo: bool = False,
     ) -> None:
-        """Text whose base line begins, is centred or ends (``anchor``: start, middle, end) at (x, y)."""
+        """Text whose base line begins, is centred or ends (``anchor``: start, middle, end) at (x, y).
+
+        ``halo``: readable also where a line runs through it.
+        """
+        outline = ' stroke="#ffffff" stroke-width="4" stroke-linejoin="round" paint-order="stroke"' if halo else ""
         self._shapes.append(
-            f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}" fill="{colour}" font-size="{size:g}">'
+            f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}" fill="{colour}" font-size="{size:g}"{outline}>'
             f"{escape(text)}</text>"
         )
 

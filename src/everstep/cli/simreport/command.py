@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from everstep.cli import failures
 from everstep.cli.output import Output, OutputOption, document
-
-_COMMAND = "everstep sim report"
 
 
 def report(
@@ -38,9 +34,9 @@ def report(
     """
     from everstep.cli.simreport.page import page
     from everstep.cli.simreport.sources import read
+    from everstep.sim.reference.rows import check_target
 
-    if not out.parent.is_dir() or out.is_dir():
-        raise failures.usage(_COMMAND, "--out", f"{out} cannot be written", "name a file in a folder that exists")
+    check_target(out)
     reports = []
     for file in files:
         grid = file.suffix == ".csv" and traces is not None
@@ -60,14 +56,13 @@ def _marks(
     from dataclasses import replace
 
     from everstep.cli.sim import bar
-    from everstep.cli.simreport.sources import key_of
+    from everstep.cli.simreport.sources import key_of, table
     from everstep.sim.reference import grid as grids
     from everstep.sim.reference import rows as tables
     from everstep.sim.reference.egress import read_egress
 
-    with file.open(newline="", encoding="utf-8") as text:
-        rows = list(csv.DictReader(text))
-    many = bool(rows) and "file" not in rows[0]
+    rows = table(file)
+    many = "file" not in rows[0]
     tasks = tables.read_zones(file) if many else tables.read_grid(file)
     grids.check(tasks, traces, many_zones=many)
     runs = list({key_of(row): task for row, task in zip(rows, tasks, strict=True)}.items())

@@ -13,12 +13,13 @@ _WIDTH, _LEFT, _RIGHT = 980.0, 170.0, 90.0
 _ROW = 26.0
 _COLOURS = {"spot": "#3b82f6", "on_demand": "#f59e0b", "reserved": "#10b981", "static": "#10b981"}
 _OTHER = "#9ca3af"
-_MOST_LANES, _MOST_DOTS = 32, 300
+_MOST_LANES, _MOST_DOTS, _FEW_DOTS = 32, 300, 60
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1060px; margin: 2rem auto; padding: 0 1rem; color: #222; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; } td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } svg { max-width: 100%; height: auto; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+svg { max-width: 100%; height: auto; }
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; } .bad { color: #b91c1c; }
 """
 
@@ -58,6 +59,7 @@ _SPREAD = (
 
 def _table(bars: Sequence[Bar]) -> str:
     head = "".join(f'<th class="n">{name}</th>' for name in ("runs", "mean $", "lowest", "highest", "finish h"))
+    more = "<th>overhead</th>" if any(bar.more for bar in bars) else "<th></th>"
     rows = []
     for bar in bars:
         finish = "never" if bar.finish_h is None else f"{bar.finish_h:.2f}"
@@ -65,7 +67,7 @@ def _table(bars: Sequence[Bar]) -> str:
         cells = "".join(f'<td class="n">{cell}</td>' for cell in figures)
         missed = f'<td class="n{" bad" if bar.missed else ""}">{bar.missed}</td>'
         rows.append(f"<tr><td>{escape(bar.policy)}</td>{cells}{missed}<td>{escape(bar.more)}</td></tr>")
-    return f'<table><tr><th>policy</th>{head}<th class="n">deadlines missed</th><th></th></tr>{"".join(rows)}</table>'
+    return f'<table><tr><th>policy</th>{head}<th class="n">missed</th>{more}</tr>{"".join(rows)}</table>'
 
 
 def _bars(report: Report) -> str:
@@ -74,17 +76,18 @@ def _bars(report: Report) -> str:
     height = _ROW * len(report.bars) + 44
     drawing = Drawing(_WIDTH, height, f"mean cost by policy: {report.title}")
     x = _scale(0.0, most)
-    for number, bar in enumerate(report.bars):
-        y = 26 + number * _ROW
+    widths = [max(x(bar.usd) - _LEFT, 1.0) for bar in report.bars]
+    tops = [26 + number * _ROW for number in range(len(widths))]
+    for bar, y, width in zip(report.bars, tops, widths, strict=True):
         drawing.words(_LEFT - 8, y + 15, bar.policy, anchor="end")
-        width = max(x(bar.usd) - _LEFT, 1.0)
         drawing.box(_LEFT, y + 3, width, _ROW - 8, fill="#3b82f6", tip=f"{bar.policy}: ${bar.usd:.2f} over {bar.runs}")
-        drawing.words(_LEFT + width + 5, y + 15, f"${bar.usd:.2f}")
     for place, (usd, name, colour) in enumerate(marks):
         if usd is not None:
             drawing.line([(x(usd), 20), (x(usd), height - 16)], colour=colour, width=2, dash="5 3")
             y = 13 if place == 0 else height - 4
             drawing.words(x(usd), y, f"{name} ${usd:.2f}", anchor="middle", colour=colour)
+    for bar, y, width in zip(report.bars, tops, widths, strict=True):
+        drawing.words(_LEFT + width + 5, y + 15, f"${bar.usd:.2f}", halo=True)
     return drawing.text()
 
 
@@ -103,13 +106,14 @@ def _spread(report: Report) -> str:
         ordered = sorted(values)
         p10, p25, p50, p75, p90 = (_quantile(ordered, q) for q in (0.1, 0.25, 0.5, 0.75, 0.9))
         drawing.words(_LEFT - 8, y + 14, policy, anchor="end")
-        for place in range(0, len(ordered), max(len(ordered) // _MOST_DOTS, 1)):
-            # Spread a little, so that dots of the same value do not hide each other.
-            drawing.box(x(ordered[place]) - 1, y + 2 + place * 7 % 17, 2, 2, fill="#93c5fd")
         drawing.line([(x(p10), y + 10), (x(p90), y + 10)], colour="#1e3a8a")
         tip = f"{policy}: P10 {p10:.4g}, P50 {p50:.4g}, P90 {p90:.4g} over {len(ordered)}"
-        drawing.box(x(p25), y + 5, max(x(p75) - x(p25), 1), 10, fill="#3b82f6", tip=tip)
-        drawing.line([(x(p50), y + 2), (x(p50), y + 18)], colour="#1e3a8a", width=2)
+        drawing.box(x(p25), y + 5, max(x(p75) - x(p25), 1), 10, fill="#93c5fd", tip=tip)
+        size = 4 if len(ordered) <= _FEW_DOTS else 2
+        for place in range(0, len(ordered), max(len(ordered) // _MOST_DOTS, 1)):
+            # Spread a little, so that dots of the same value do not hide each other.
+            drawing.box(x(ordered[place]) - size / 2, y + place * 7 % 17, size, size, fill="#1d4ed8")
+        drawing.line([(x(p50), y + 2), (x(p50), y + 18)], colour="#1e3a8a", width=3)
     _axis(drawing, x, (low, high), 34 * len(report.values) + 16, report.unit)
     return drawing.text()
 
@@ -164,5 +168,8 @@ def _timeline(lanes: Sequence[Lane]) -> str:
 
 def _legend(lanes: Sequence[Lane]) -> str:
     kinds = dict.fromkeys(spell.kind for lane in lanes for spell in lane.spells)
-    keys = (f'<span class="key" style="background:{_COLOURS.get(k, _OTHER)}"></span>{escape(k)}' for k in kinds)
+    keys = (
+        f'<span class="key" style="background:{_COLOURS.get(k, _OTHER)}"></span>{escape(k.replace("_", "-"))}'
+        for k in kinds
+    )
     return f"<p>{''.join(keys)}</p>"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from everstep.cli.simreport.content import Bar, Lane, Report, Spell
+from everstep.market.documents import read_document
+from everstep.market.rows import MOST, header, rows
 from everstep.model.errors import BadInput, Problem
 
 _REFERENCE = "reference semantics: whole ticks, no boot time, no notice"
 _BOTH = "Dashed: the same runs on demand, and the clairvoyant optimum."
 _OPTIMAL = ("optimal", "optimal_dp")
+_GRID = ("policy", "cost_usd", "deadline_met", "finish_h")
 _KEY = ("file", "set", "gang", "task_h", "deadline_h", "changeover_h", "start_tick_in_file", "checkpoint_gb")
 
 
@@ -27,29 +28,42 @@ def read(path: Path, marks: Mapping[tuple[str, ...], tuple[float, float]] | None
     Raises:
         BadInput: it cannot be read, or no simulation wrote it.
     """
-    try:
-        if path.suffix == ".csv":
-            return _grid(path, marks or {})
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        raise BadInput(Problem(str(path), "", reason, "check the path")) from None
-    except ValueError as error:
-        raise BadInput(Problem(str(path), "", f"is not JSON: {error}", "give what `-o json` printed")) from None
+    if path.suffix == ".csv":
+        return _grid(path, marks or {})
+    document, _ = read_document(path)
     makers = {"sim world": _world, "sim replay": _replay}
-    if not isinstance(document, dict):
-        raise _strange(path)
     maker = makers.get(str(document.get("report")), _job if "decisions" in document else None)
     if maker is None:
-        raise _strange(path)
+        text = "is no output of a simulation"
+        raise BadInput(Problem(str(path), "", text, "give what `sim job -o json` printed"))
     try:
-        return maker(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        report = maker(document)
+        _check(report)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(Problem(str(path), "", f"is not whole: {error!r}", "run the simulation again")) from None
+    return report
 
 
-def _strange(path: Path) -> BadInput:
-    return BadInput(Problem(str(path), "", "is no output of a simulation", "give what `sim job -o json` printed"))
+def _check(report: Report) -> None:
+    """Raises ValueError for a figure that cannot be drawn, and for names that are no text."""
+    figures: list[Any] = [report.on_demand_usd or 0.0, report.optimal_usd or 0.0]
+    words: list[Any] = [report.title, report.mode, report.marks, *report.traces, *report.sources, *report.values]
+    for bar in report.bars:
+        figures += [bar.usd, bar.lowest_usd, bar.highest_usd, bar.finish_h or 0.0]
+        words.append(bar.policy)
+    for values in report.values.values():
+        figures += values
+    for lane in report.lanes:
+        words.append(lane.label)
+        for spell in lane.spells:
+            figures += [spell.start_h, spell.end_h]
+            words += [spell.kind, spell.place, spell.end]
+    for figure in figures:
+        if not isinstance(figure, int | float) or not abs(figure) <= MOST:
+            raise ValueError(f"expected a number, found {figure!r}")
+    for word in words:
+        if not isinstance(word, str):
+            raise ValueError(f"expected text, found {word!r}")
 
 
 # --- One job ----------------------------------------------------------------------------------------------------------
@@ -119,7 +133,12 @@ def _world(told: Mapping[str, Any]) -> Report:
 def _notes(told: Mapping[str, Any]) -> tuple[str, ...]:
     deadline = told["deadline_h"]
     due = "no deadline" if deadline is None else f"a deadline of {deadline:g} h"
-    plain = ", ".join(f"{k} {v:g}" for k, v in told["conditions"].items() if isinstance(v, int | float))
+    conditions = {k: str(v).lower() if isinstance(v, bool) else v for k, v in told["conditions"].items()}
+    plain = ", ".join(
+        f"{k} {v if isinstance(v, str) else format(v, 'g')}"
+        for k, v in conditions.items()
+        if isinstance(v, str | int | float)
+    )
     return (f"With {due}. Conditions: {plain}.",)
 
 
@@ -183,43 +202,50 @@ def key_of(row: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(row.get(column) or "" for column in _KEY)
 
 
+def table(path: Path) -> list[dict[str, str]]:
+    """The rows of a grid, whose figures are checked; raises Malformed."""
+    names, found = header(path), []
+    for row in rows(path, _GRID):
+        row.number("cost_usd", "USD, 0 or more")
+        row.flag("deadline_met")
+        if row.text("finish_h"):
+            row.number("finish_h", "hours, 0 or more")
+        found.append({name: row.text(name) for name in names})
+    return found
+
+
 def _grid(path: Path, computed: Mapping[tuple[str, ...], tuple[float, float]]) -> Report:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    if not rows or not {"policy", "cost_usd", "deadline_met", "finish_h"} <= rows[0].keys():
-        raise BadInput(Problem(str(path), "", "is no output of `sim grid` or `sim zones`", "give their --out file"))
-    try:
-        groups: dict[str, list[dict[str, str]]] = {}
-        for row in rows:
-            groups.setdefault(row["policy"], []).append(row)
-        steady, best = _marks(rows, computed)
-        bars = tuple(_bar(policy, group) for policy, group in groups.items())
-        whole = bool(best) and all(key_of(row) in best for row in rows)
-        values = {
-            policy: [float(r["cost_usd"]) / best[key_of(r)] if whole else float(r["cost_usd"]) for r in group]
-            for policy, group in groups.items()
-        }
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise BadInput(Problem(str(path), "", f"a cell is not what a grid writes: {error}")) from None
-    traces = tuple(dict.fromkeys(row.get("file") or row.get("set") or "" for row in rows))
+    runs = table(path)
+    groups: dict[str, list[dict[str, str]]] = {}
+    for run in runs:
+        groups.setdefault(run["policy"], []).append(run)
+    keys = set(map(key_of, runs))
+    steady, best = _marks(runs, computed)
+    on_demand_usd, optimal_usd = _mean(steady, keys), _mean(best, keys)
+    whole = optimal_usd is not None and all(best[key] > 0 for key in keys)
+    values = {
+        policy: [float(r["cost_usd"]) / (best[key_of(r)] if whole else 1.0) for r in group]
+        for policy, group in groups.items()
+    }
     return Report(
-        title=f"{len(rows)} runs of {len(groups)} polic{'y' if len(groups) == 1 else 'ies'}",
+        title=f"{len(runs)} runs of {len(groups)} polic{'y' if len(groups) == 1 else 'ies'}",
         mode=_REFERENCE,
-        traces=traces,
+        traces=tuple(dict.fromkeys(run.get("file") or run.get("set") or "" for run in runs)),
         sources=(),
-        bars=bars,
-        on_demand_usd=_mean(steady),
-        optimal_usd=_mean(best),
+        bars=tuple(_bar(policy, group) for policy, group in groups.items()),
+        on_demand_usd=on_demand_usd,
+        optimal_usd=optimal_usd,
         marks=_BOTH
-        if steady and best
-        else "The optimum and on-demand are shown where the file, or --traces, has them.",
+        if None not in (on_demand_usd, optimal_usd)
+        else "The optimum and on-demand are shown where the file, or --traces, has them for every run.",
         values=values,
         unit="cost over the optimum" if whole else "USD",
     )
 
 
-def _mean(costs: Mapping[tuple[str, ...], float]) -> float | None:
-    return sum(costs.values()) / len(costs) if costs else None
+def _mean(costs: Mapping[tuple[str, ...], float], runs: Collection[tuple[str, ...]]) -> float | None:
+    """None where a run has none: the mean of some would be held against the mean of all."""
+    return sum(costs[run] for run in runs) / len(runs) if costs.keys() >= set(runs) else None
 
 
 def _marks(

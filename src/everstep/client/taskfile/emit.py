@@ -141,6 +141,8 @@ def _checkpoint(task: Task) -> dict[str, Any]:
         data["mode"] = ours.mode.value
     if ours.mirror:
         data["mirror"] = ours.mirror
+    if ours.audit:
+        data["audit"] = ours.audit
     return data
 
 

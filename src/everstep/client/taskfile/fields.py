@@ -309,6 +309,12 @@ _CHECKPOINT = (
         kinds.MIRROR,
         "second place for checkpoints, filled in the background: s3://BUCKET/PREFIX or a folder; the job's id is added",
     ),
+    _our(
+        "audit",
+        _COUNT,
+        "for how many steps the first save of each start is tried out beside the training (default: none); "
+        "for scripts of one process that everstep saves",
+    ),
 )
 
 _WORK = (

@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
-from everstep.model.errors import ProviderError, Throttled, Unreachable
+from everstep.model.errors import ProviderError
 from everstep.providers.aws.errors import meaning_of
+from everstep.providers.repeats import repeated
 
 _THREADS = 16
 _CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 15.0
 _PRICE_LIST_REGION = "us-east-1"
 """The price list is served in few regions, this one among them, and each knows the prices of all:
 https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html"""
@@ -26,9 +25,7 @@ https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-qu
 class Calls:
     """Makes calls. Credentials come from boto3's own chain and from nowhere else.
 
-    A throttled call is repeated with full jitter (https://aws.amazon.com/blogs/architecture/
-    exponential-backoff-and-jitter/) up to ``attempts`` times; a read without an answer is repeated once. Then the
-    typed error goes to the controller, which repeats with the same token.
+    What is repeated, and how often, is told by ``providers/repeats.py``; then the typed error goes to the controller.
 
     Attributes:
         made: number of calls by operation, repeats included.
@@ -65,6 +62,10 @@ class Calls:
         """Everything under ``key`` of all pages of the price list's ``GetProducts``."""
         return await self._pages("pricing", _PRICE_LIST_REGION, "get_products", key, parameters)
 
+    async def quotas(self, region: str, **parameters: Any) -> list[dict[str, Any]]:
+        """All of ``ListServiceQuotas`` of the Service Quotas."""
+        return await self._pages("service-quotas", region, "list_service_quotas", "Quotas", parameters)
+
     def close(self) -> None:
         """Starts no more calls; those under way end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -84,24 +85,12 @@ class Calls:
             more = {"NextToken": page["NextToken"]}
 
     async def _call(self, service: str, region: str, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        reads = operation.startswith(("describe_", "get_"))
-        for attempt in range(self._attempts):
-            try:
-                return await asyncio.get_running_loop().run_in_executor(
-                    self._threads, self._once, service, region, operation, parameters
-                )
-            except Throttled as error:
-                if attempt == self._attempts - 1:
-                    raise
-                await self._sleep(error.retry_after_s or self._pause_s(attempt))
-            except Unreachable:
-                if not reads or attempt > 0:
-                    raise
-                await self._sleep(self._pause_s(attempt))
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        async def once() -> dict[str, Any]:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._once, service, region, operation, parameters)
 
-    def _pause_s(self, attempt: int) -> float:
-        return self._rng.uniform(0.0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
+        reads = operation.startswith(("describe_", "get_", "list_"))
+        return await repeated(once, reads=reads, attempts=self._attempts, rng=self._rng, sleep=self._sleep)
 
     def _once(self, service: str, region: str, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         action = f"{operation} in {region}"

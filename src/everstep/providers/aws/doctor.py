@@ -1,4 +1,4 @@
-"""Is EC2 ready for us? Credentials, clock, permissions, types, prices: what is missing, and the exact fix.
+"""Is EC2 ready for us? Credentials, clock, permissions, types, quotas, networks: what is missing, and the exact fix.
 
 Nothing is made: calls that would make something are dry runs, which EC2 answers with ``DryRunOperation`` when they
 would be allowed (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html).
@@ -7,8 +7,7 @@ would be allowed (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonP
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from everstep.model.errors import ProviderError, Unauthorized
 from everstep.model.offers import Market, Offer
 from everstep.ports import OfferQuery
+from everstep.providers.aws import network, quotas
 from everstep.providers.aws.errors import code_of
 from everstep.providers.aws.market import VOLUME_TYPE
+from everstep.providers.finding import Finding
 
 if TYPE_CHECKING:
     from everstep.providers.aws.provider import AwsProvider
@@ -25,23 +26,6 @@ if TYPE_CHECKING:
 POLICY = "give its user or role what docs/aws-iam-policy.json lists"
 _SKEW_S = 60.0
 """EC2 refuses requests that are five minutes off; a minute is a clock nobody keeps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        what: ``permission RunInstances, us-east-1``.
-        ok: whether it is as it should be.
-        found: what was seen, for a person.
-        fix: what to do; empty if it is well.
-    """
-
-    what: str
-    ok: bool
-    found: str
-    fix: str = ""
 
 
 async def examine(provider: AwsProvider) -> list[Finding]:
@@ -52,6 +36,39 @@ async def examine(provider: AwsProvider) -> list[Finding]:
     if not all(f.ok for f in found):
         return found
     return found + await _market(provider)
+
+
+async def _offered(provider: AwsProvider, offers: Sequence[Offer]) -> list[Finding]:
+    """Quotas and networks, where machines are offered."""
+    found: list[Finding] = []
+    for region in provider.settings.regions:
+        here = [o for o in offers if o.region == region]
+        found += await _quotas(provider, region, here)
+        found += await network.examine(provider.calls, provider.settings, region, {o.zone for o in here})
+    return found
+
+
+async def _quotas(provider: AwsProvider, region: str, offers: Sequence[Offer]) -> list[Finding]:
+    """Per family and market: is there room for the smallest machine of it?"""
+    smallest: dict[quotas.Quota, Offer] = {}
+    for offer in offers:
+        quota = quotas.quota_of(offer.machine.name, offer.market)
+        if quota is not None and (quota not in smallest or offer.machine.cpus < smallest[quota].machine.cpus):
+            smallest[quota] = offer
+    try:
+        limits = await quotas.limits(provider.calls, region)
+    except Unauthorized as error:
+        return [Finding(f"quotas, {region}", True, f"not looked at: {error}", network.RIGHTS)]
+    except ProviderError as error:
+        return [Finding(f"quotas, {region}", False, str(error), "try again")]
+    found = []
+    for quota, offer in sorted(smallest.items(), key=lambda item: str(item[0])):
+        limit, cpus = limits.get(quota.code), offer.machine.cpus
+        if limit is not None:
+            fix = "" if limit >= cpus else quotas.how_to_raise(quota, region, cpus)
+            seen = f"{limit:.0f} vCPUs; {offer.machine.name} has {cpus:.0f}"
+            found.append(Finding(f"quota {quota}, {region}", not fix, seen, fix))
+    return found
 
 
 async def _region(provider: AwsProvider, region: str) -> list[Finding]:
@@ -68,10 +85,18 @@ async def _region(provider: AwsProvider, region: str) -> list[Finding]:
         return [Finding(f"permission DescribeInstanceTypes, {region}", False, str(error), POLICY)]
     except ProviderError as error:
         return [Finding(f"network, {region}", False, str(error), "can this computer reach the endpoint?")]
-    findings = [Finding(what, True, "accepted"), *_clock(answer, provider.now())]
+    findings = [Finding(what, True, "accepted"), *_clock(answer, provider.now()), _identity(provider, region)]
     for name, call in _permissions(provider, region).items():
         findings.append(await _permission(f"permission {name}, {region}", call))
     return findings
+
+
+def _identity(provider: AwsProvider, region: str) -> Finding:
+    what = f"identity of machines, {region}"
+    if provider.identity.covers(region):
+        return Finding(what, True, "certificates known")
+    fix = "put the region's RSA certificate into a file and name it: identity_certificates (docs/aws.md)"
+    return Finding(what, False, "no certificate for it is shipped: its machines could not join", fix)
 
 
 def _clock(answer: Mapping[str, Any], now: float) -> list[Finding]:
@@ -133,9 +158,9 @@ async def _market(provider: AwsProvider) -> list[Finding]:
         mine = [o for o in offers if fnmatchcase(o.machine.name, wanted)]
         fix = "" if mine else "no configured region sells it; see: aws ec2 describe-instance-type-offerings"
         findings.append(Finding(f"type {wanted}", bool(mine), _sold(mine), fix))
-    return findings
+    return findings + await _offered(provider, offers)
 
 
-def _sold(offers: list[Offer]) -> str:
+def _sold(offers: Sequence[Offer]) -> str:
     spot = sum(o.market is Market.SPOT for o in offers)
     return f"{len(offers)} pools, {spot} of them spot" if offers else "no pools"

@@ -13,6 +13,7 @@ from everstep.ports import Launched, LaunchRequest
 from everstep.providers.aws import tags
 from everstep.providers.aws.calls import Calls
 from everstep.providers.aws.errors import code_of
+from everstep.providers.aws.groups import UNKNOWN, Groups
 from everstep.providers.aws.market import VOLUME_TYPE, region_of
 from everstep.providers.aws.settings import Settings
 from everstep.providers.aws.user_data import boot_script
@@ -30,17 +31,21 @@ class Launching:
         calls: Calls,
         settings: Settings,
         volumes: Volumes,
+        groups: Groups,
         *,
         terminate: Callable[[Sequence[InstanceId]], Awaitable[None]],
         started: Callable[[LaunchRequest, Launched], None],
+        taken_back: Callable[[InstanceId], None],
         look_s: float,
     ) -> None:
-        """Args: started: told of every machine at once; look_s: between two looks at one that boots."""
+        """Args: started, taken_back: told of every machine at once; look_s: between two looks at one that boots."""
         self._calls = calls
         self._settings = settings
         self._volumes = volumes
+        self._groups = groups
         self._terminate = terminate
         self._started = started
+        self._taken_back = taken_back
         self._look_s = look_s
         # How often the machine of a token was taken back: the next try needs a token of its own.
         self._generations: dict[str, int] = {}
@@ -112,7 +117,13 @@ class Launching:
 
     async def _run_once(self, region: str, request: LaunchRequest) -> dict[str, Any]:
         """The machine of the token. Of one that has ended EC2 answers with its state, or refuses the token."""
+        async with self._groups.of(request) as group:
+            return await self._run_in(region, request, group)
+
+    async def _run_in(self, region: str, request: LaunchRequest, group: str) -> dict[str, Any]:
         parameters = self._parameters(region, request)
+        if group:
+            parameters["Placement"] = {**parameters.get("Placement", {}), "GroupName": group}
         try:
             answer = await self._calls.ec2(region, "run_instances", **parameters)
             instance: dict[str, Any] = answer["Instances"][0]
@@ -120,6 +131,10 @@ class Launching:
                 return instance
             return await self._of_token(region, str(parameters["ClientToken"])) or instance
         except BadRequest as error:
+            if code_of(error) == UNKNOWN:
+                # Not shown yet, or deleted since: the same call again makes it, and then the machine.
+                self._groups.forget(region, group)
+                raise Throttled(str(error), retry_after_s=self._look_s) from error
             if code_of(error) not in ("IdempotentInstanceTerminated", "IdempotentParameterMismatch"):
                 raise
             found = await self._of_token(region, str(parameters["ClientToken"]))
@@ -168,9 +183,9 @@ class Launching:
         groups = self._settings.security_groups.get(region)
         if groups:
             parameters["SecurityGroupIds"] = list(groups)
-        if request.disk_gib is not None:
-            disk = {"VolumeSize": _whole_gib(request.disk_gib), "VolumeType": VOLUME_TYPE, "DeleteOnTermination": True}
-            parameters["BlockDeviceMappings"] = [{"DeviceName": self._settings.root_device, "Ebs": disk}]
+        size = self._settings.boot_disk_gib if request.disk_gib is None else _whole_gib(request.disk_gib)
+        disk = {"VolumeSize": size, "VolumeType": VOLUME_TYPE, "DeleteOnTermination": True}
+        parameters["BlockDeviceMappings"] = [{"DeviceName": self._settings.root_device, "Ebs": disk}]
         if offer.market is Market.SPOT:
             options: dict[str, Any] = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
             if request.max_price_usd_per_h is not None:
@@ -185,7 +200,7 @@ class Launching:
         assert request.volume is not None
         try:
             state = await self._volumes.attach_when_running(region, request.volume, launched.instance)
-        except Unreachable:
+        except (Unreachable, Throttled):
             raise  # the same call again finds the machine by its token and goes on from there
         except ProviderError:
             await self._take_back([(request, launched.instance)])
@@ -198,6 +213,8 @@ class Launching:
         if not made:
             return
         # Marked, so that a repeat after a crash does not take the dead machine for its answer.
+        for _, instance in made:
+            self._taken_back(instance)
         unmarked = [(r, i) for r, i in made if not await self._mark(r, i)]
         for request, _ in made:
             self._generations[request.token] = self._generations.get(request.token, 0) + 1

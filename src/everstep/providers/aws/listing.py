@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from everstep.model.causes import InstanceEnd, NoticeKind
+from everstep.model.errors import ProviderError
 from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
 from everstep.model.offers import Market
 from everstep.ports import Launched, LaunchRequest, Notice, ProviderResource, ResourceKind
 from everstep.providers.aws import tags
 from everstep.providers.aws.calls import Calls
+from everstep.providers.aws.groups import Groups
 from everstep.providers.aws.market import region_of
 from everstep.providers.aws.volumes import Volumes
 
@@ -40,6 +43,8 @@ _REMEMBER_S = 7200.0
 _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _PAGE = 1000
 
+log = logging.getLogger(__name__)
+
 
 class Listing:
     """The truth about a deployment, over all regions. Two calls per region and look, one more after an end."""
@@ -48,23 +53,34 @@ class Listing:
         self,
         calls: Calls,
         volumes: Volumes,
+        groups: Groups,
         regions: tuple[str, ...],
         *,
         disk_price: Callable[[str], Any],
+        put_away: Callable[[Sequence[InstanceId]], Awaitable[None]],
         notice_s: float,
         now: Callable[[], float],
     ) -> None:
-        """Args: disk_price: coroutine function of region, USD per GiB and hour; notice_s: usual warning."""
+        """Makes a list.
+
+        Args:
+            disk_price: coroutine function of region, USD per GiB and hour.
+            put_away: told of machines that were taken back and live: whoever wanted to end them did not get to it.
+            notice_s: usual warning.
+        """
         self._calls = calls
         self._volumes = volumes
+        self._groups = groups
         self._regions = regions
         self._disk_price = disk_price
+        self._put_away = put_away
         self._notice_s = notice_s
         self._now = now
         self._recent: dict[str, tuple[float, ProviderResource]] = {}
         self._ended: dict[str, ProviderResource] = {}
         self._region_of: dict[str, str] = {}
         self._spot_alive: set[str] = set()
+        self._void: set[str] = set()
 
     # --- what this process did itself --------------------------------------------------------------------------------
 
@@ -105,6 +121,10 @@ class Listing:
             )
             self._recent[instance] = (entry[0], ended)
 
+    def taken_back(self, instance: str) -> None:
+        """A machine that nobody was told of is being ended: it answers no launch."""
+        self._void.add(instance)
+
     def region(self, instance: str) -> str | None:
         """Where a machine is, if it was seen."""
         return self._region_of.get(instance)
@@ -119,14 +139,22 @@ class Listing:
         for instance, (at, resource) in list(self._recent.items()):
             if instance in found or now - at > _INVISIBLE_S:
                 del self._recent[instance]
-            elif resource.deployment == deployment:
+            elif resource.deployment == deployment and instance not in self._void:
                 found[instance] = resource
         for instance, resource in list(self._ended.items()):
             if now - (resource.ended_at or now) > _REMEMBER_S:
                 del self._ended[instance]
             elif resource.deployment == deployment:
                 found.setdefault(instance, resource)
+        await self._end_void([r for r in found.values() if r.alive and r.id in self._void])
         return list(found.values())
+
+    async def _end_void(self, machines: Sequence[ProviderResource]) -> None:
+        """Ends what was taken back and lives; what cannot be ended stays in the list, as nobody's."""
+        try:
+            await self._put_away([InstanceId(m.id) for m in machines])
+        except ProviderError as error:
+            log.warning("cannot end %s, taken back before: %s", ", ".join(m.id for m in machines), error)
 
     async def notices(self, deployment: DeploymentId) -> list[Notice]:
         """See ``Provider.notices``; nothing is asked while no spot machine is known to live."""
@@ -151,6 +179,7 @@ class Listing:
 
     async def _region(self, deployment: DeploymentId, region: str) -> list[ProviderResource]:
         filters = tags.filters(deployment)
+        asked_at = self._now()  # answers may be slow: what was new then is not in them
         reservations, disks = await asyncio.gather(
             self._calls.pages(region, "describe_instances", "Reservations", Filters=filters, MaxResults=_PAGE),
             self._calls.pages(region, "describe_volumes", "Volumes", Filters=filters, MaxResults=_PAGE),
@@ -167,12 +196,14 @@ class Listing:
         self._spot_alive = {i for i in self._spot_alive if self._region_of.get(i) != region}
         self._spot_alive |= {r.id for r in found if r.alive and r.market is Market.SPOT}
         listed = {v["VolumeId"] for v in disks}
-        mine = [v for v in self._volumes.recent() if region_of(v["AvailabilityZone"]) == region]
+        mine = [v for v in self._volumes.recent(asked_at) if region_of(v["AvailabilityZone"]) == region]
         disks += [v for v in mine if v["VolumeId"] not in listed and tags.of(v).get(tags.DEPLOYMENT) == deployment]
         if disks:
             usd = await self._disk_price(region)
             found += [r for v in disks if (r := _disk(v, usd)) is not None]
-        return found
+        used = {m["Placement"].get("GroupName", "") for m in machines if m["State"]["Name"] != "terminated"}
+        groups = await self._groups.look(deployment, region, used)
+        return found + [_group(g, region) for g in groups]
 
     async def _spot_ends(self, deployment: DeploymentId, region: str) -> dict[str, float]:
         """When each spot request was closed, by machine: EC2 gives no other time for the end of a reclaimed one."""
@@ -195,13 +226,17 @@ class Listing:
         spot = machine.get("InstanceLifecycle") == "spot"
         # A stopped machine still costs its disk, so it counts as alive: somebody has to end it.
         alive = machine["State"]["Name"] not in _ENDED
+        if tags.VOID in marks:
+            self._void.add(machine["InstanceId"])
+        # One that was taken back answers no launch: under its token another one may be on its way.
+        token = None if machine["InstanceId"] in self._void else marks.get(tags.TOKEN)
         resource = ProviderResource(
             kind=ResourceKind.INSTANCE,
             id=machine["InstanceId"],
             deployment=DeploymentId(marks[tags.DEPLOYMENT]),
             job=JobId(marks[tags.JOB]) if tags.JOB in marks else None,
             launch_no=int(marks[tags.LAUNCH]) if marks.get(tags.LAUNCH, "").isdigit() else None,
-            token=LaunchToken(marks[tags.TOKEN]) if tags.TOKEN in marks else None,
+            token=None if token is None else LaunchToken(token),
             zone=machine["Placement"]["AvailabilityZone"],
             machine_type=machine["InstanceType"],
             market=Market.SPOT if spot else Market.ON_DEMAND,
@@ -245,6 +280,24 @@ def _disk(disk: dict[str, Any], usd_per_gib_h: float) -> ProviderResource | None
         attached_to=InstanceId(attached[0]["InstanceId"]) if attached else None,
         price_usd_per_h=usd_per_gib_h * size_gib,
         size_gib=size_gib,
+    )
+
+
+def _group(group: dict[str, Any], region: str) -> ProviderResource:
+    """A placement group: it costs nothing, and must not stay either."""
+    marks = tags.of(group)
+    return ProviderResource(
+        kind=ResourceKind.GROUP,
+        id=group["GroupName"],
+        deployment=DeploymentId(marks[tags.DEPLOYMENT]),
+        job=JobId(marks[tags.JOB]) if tags.JOB in marks else None,
+        launch_no=None,
+        token=None,
+        zone=region,
+        machine_type="",
+        market=Market.ON_DEMAND,
+        alive=True,
+        started_at=0.0,  # EC2 does not tell
     )
 
 

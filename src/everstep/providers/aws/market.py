@@ -13,7 +13,8 @@ from typing import Any
 from everstep.model.errors import ProviderError
 from everstep.model.offers import BillingRule, MachineType, Market, Offer, Pool
 from everstep.ports import HistoryPoint
-from everstep.providers.aws import pricing
+from everstep.providers.aws import pricing, quotas
+from everstep.providers.aws.advice import Scores
 from everstep.providers.aws.calls import Calls
 
 LINUX = "Linux/UNIX"
@@ -30,8 +31,11 @@ BILLING = {
     Market.ON_DEMAND: BillingRule(granularity_s=1.0, minimum_s=60.0),
 }
 VOLUME_TYPE = "gp3"
+_DISK_MINIMUM_S = 60.0
+"""Provisioned storage is billed by the second, at least a minute: https://aws.amazon.com/ebs/pricing/"""
 _CATALOG_GOOD_FOR_S = 86_400.0
 _SPOT_GOOD_FOR_S = 300.0
+_QUOTAS_GOOD_FOR_S = 3600.0
 _BIG_A100_MIB = 80_000
 
 log = logging.getLogger(__name__)
@@ -48,6 +52,8 @@ class _Region:
     catalog_at: float = float("-inf")
     spot: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     spot_at: float = float("-inf")
+    vcpus: dict[str, float] = field(default_factory=dict)
+    vcpus_at: float = float("-inf")
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -55,18 +61,29 @@ class Ec2Market:
     """Offers and price history of some types in some regions.
 
     Types, zones and list prices are asked for once a day, spot prices every five minutes: with T types of R regions
-    that is 3 + min(T, 8) calls per region and day, and one per region and five minutes.
+    that is 3 + min(T, 8) calls per region and day, and one per region and five minutes. Besides, where they are
+    permitted, quotas every hour and placement scores (see ``advice``).
     """
 
     def __init__(
-        self, name: str, calls: Calls, *, regions: Sequence[str], types: Sequence[str], now: Callable[[], float]
+        self,
+        name: str,
+        calls: Calls,
+        *,
+        regions: Sequence[str],
+        types: Sequence[str],
+        boot_disk_gib: int,
+        now: Callable[[], float],
     ) -> None:
-        """Args: name: of the provider; types: names with ``*``; now: UTC seconds."""
+        """Args: name: of the provider; types: names with ``*``; boot_disk_gib: of each machine; now: UTC seconds."""
         self._name = name
         self._calls = calls
         self._types = tuple(types)
+        self._boot_disk_gib = boot_disk_gib
         self._now = now
         self._regions = {region: _Region() for region in regions}
+        self._scores = Scores(calls, regions, now=now)
+        self._told: set[str] = set()
 
     async def offers(self) -> list[Offer]:
         """Every pool. A region in trouble is left out while another answers; else its error is raised."""
@@ -76,6 +93,8 @@ class Ec2Market:
             if not isinstance(error, ProviderError) or len(errors) == len(answers):
                 raise error
             log.warning("%s: %s", self._name, error)
+        machines = [m for region in self._regions.values() for m in region.machines.values()]
+        self._tell_once("no placement scores", await self._scores.refresh(machines))
         return [
             offer
             for (name, region), answer in zip(self._regions.items(), answers, strict=True)
@@ -84,10 +103,17 @@ class Ec2Market:
         ]
 
     async def disk_usd_per_gib_h(self, region: str) -> float:
-        """Price of a GiB of a volume for an hour."""
-        async with self._regions[region].lock:
-            await self._refresh_catalog(region, self._regions[region])
-        return self._regions[region].disk_usd_per_gib_h
+        """Price of a GiB of a volume for an hour; yesterday's where today's is not to be had."""
+        known = self._regions[region]
+        async with known.lock:
+            try:
+                await self._refresh_catalog(region, known)
+            except ProviderError as error:
+                # What there is must be seen also while nobody tells what it costs.
+                if known.catalog_at == float("-inf"):
+                    raise
+                log.warning("%s: %s", self._name, error)
+        return known.disk_usd_per_gib_h
 
     async def history(self, pools: Sequence[Pool], since: float) -> list[HistoryPoint]:
         """Spot prices of the pools since then, oldest first: one point per change, availability unknown."""
@@ -110,6 +136,7 @@ class Ec2Market:
         region = self._regions[name]
         async with region.lock:
             await self._refresh_catalog(name, region)
+            await self._refresh_quotas(name, region)
             if self._now() - region.spot_at < _SPOT_GOOD_FOR_S or not region.machines:
                 return
             started = self._now()
@@ -140,6 +167,22 @@ class Ec2Market:
         region.disk_usd_per_gib_h = await pricing.disk_usd_per_gib_h(self._calls, name, VOLUME_TYPE)
         region.zones = {t: tuple(sorted(places)) for t, places in zones.items()}
         region.machines, region.catalog_at = machines, self._now()
+
+    async def _refresh_quotas(self, name: str, region: _Region) -> None:
+        """Quotas are a help, not a need: without them EC2 refuses what they do not hold."""
+        if self._now() - region.vcpus_at < _QUOTAS_GOOD_FOR_S:
+            return
+        region.vcpus_at = self._now()
+        try:
+            region.vcpus = await quotas.limits(self._calls, name)
+        except ProviderError as error:
+            region.vcpus = {}
+            self._tell_once(f"no quotas of {name}", str(error))
+
+    def _tell_once(self, what: str, why: str) -> None:
+        if why and what not in self._told:
+            self._told.add(what)
+            log.info("%s: %s: %s", self._name, what, why)
 
     async def _spot_rows(self, region: str, types: Sequence[str], since: float) -> list[tuple[str, str, float, float]]:
         rows = await self._calls.pages(
@@ -180,6 +223,10 @@ class Ec2Market:
         on_demand: float | None = None,
     ) -> Offer:
         spot = market is Market.SPOT
+        quota = quotas.quota_of(machine.name, market)
+        limit = None if quota is None else self._regions[region].vcpus.get(quota.code)
+        bound = f"quota {quota}: {limit:.0f} vCPUs" if limit is not None and limit < machine.cpus else ""
+        advice = self._scores.of(zone, machine.name) if spot else None
         return Offer(
             provider=self._name,
             region=region,
@@ -193,6 +240,12 @@ class Ec2Market:
             billing=BILLING[market],
             notice_s=NOTICE_S if spot else 0.0,
             egress_usd_per_gb=EGRESS_USD_PER_GB,
+            boot_disk_usd_per_h=self._regions[region].disk_usd_per_gib_h * self._boot_disk_gib,
+            disk_minimum_s=_DISK_MINIMUM_S,
+            available=0 if bound else None,
+            bound=bound,
+            advice=None if advice is None else advice[0],
+            advice_as_of=None if advice is None else advice[1],
         )
 
 

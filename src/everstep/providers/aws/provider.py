@@ -21,14 +21,19 @@ from everstep.ports import (
     ProviderResource,
     VolumeSpec,
 )
+from everstep.providers import leads_here
 from everstep.providers.aws import doctor
 from everstep.providers.aws.calls import Calls
 from everstep.providers.aws.errors import GONE, code_of
+from everstep.providers.aws.groups import Groups
+from everstep.providers.aws.identity import IdentityCheck
 from everstep.providers.aws.launching import Launching
 from everstep.providers.aws.listing import Listing
 from everstep.providers.aws.market import NOTICE_S, Ec2Market
 from everstep.providers.aws.settings import checked
+from everstep.providers.aws.sweep import AwsSweeper
 from everstep.providers.aws.volumes import Volumes
+from everstep.providers.finding import Finding
 
 _BATCH = 500
 """So many ids in one call: TerminateInstances takes up to 1,000."""
@@ -49,6 +54,11 @@ class AwsProvider:
             default: AWS's image with NVIDIA's driver, and Ubuntu.
         subnets: by zone; default: the default subnet of the zone.
         security_groups: by region; default: the default group, whose members reach each other.
+        placement_groups: whether the machines of a gang are placed close together, in a cluster placement group: a
+            faster network between them, and less room for them.
+        boot_disk_gib: size of the disk that comes and goes with each machine; at least that of the image.
+        identity_certificates: file with certificates, PEM, that verify identity documents of EC2, besides those of
+            the regions that need no opt-in.
         name: name of the provider in offers and pools.
         endpoint_url: where to call instead of AWS, for fakes.
         notice_s: how long before its end a spot machine is warned.
@@ -68,6 +78,9 @@ class AwsProvider:
         images: Mapping[str, str] | None = None,
         subnets: Mapping[str, str] | None = None,
         security_groups: Mapping[str, Sequence[str]] | None = None,
+        placement_groups: bool = True,
+        boot_disk_gib: int = 100,
+        identity_certificates: str | None = None,
         name: str = "aws",
         endpoint_url: str | None = None,
         notice_s: float = NOTICE_S,
@@ -80,19 +93,39 @@ class AwsProvider:
             raise BadInput(Problem("provider", name, "needs boto3, which is not installed", fix))
         self.name = name
         self.settings = checked(
-            regions=regions, types=types, images=images, subnets=subnets, security_groups=security_groups
+            regions=regions,
+            types=types,
+            images=images,
+            subnets=subnets,
+            security_groups=security_groups,
+            boot_disk_gib=boot_disk_gib,
         )
+        self.identity = IdentityCheck(identity_certificates)
         self.calls = Calls(endpoint_url=endpoint_url, rng=rng)
+        self.on_this_host = leads_here(endpoint_url)  # a fake's machines are processes of this computer
         self.now = now
         self._look_s = look_s
-        regions = self.settings.regions
-        self._market = Ec2Market(name, self.calls, regions=regions, types=self.settings.types, now=now)
+        self._put_together(notice_s, placement_groups=placement_groups)
+
+    def _put_together(self, notice_s: float, *, placement_groups: bool) -> None:
+        regions, look_s, now = self.settings.regions, self._look_s, self.now
+        self._market = Ec2Market(
+            self.name,
+            self.calls,
+            regions=regions,
+            types=self.settings.types,
+            boot_disk_gib=self.settings.boot_disk_gib,
+            now=now,
+        )
+        groups = Groups(self.calls, wanted=placement_groups)
         self._volumes = Volumes(self.calls, regions, look_s=look_s, now=now)
         self._listing = Listing(
             self.calls,
             self._volumes,
+            groups,
             regions,
             disk_price=self._market.disk_usd_per_gib_h,
+            put_away=self.terminate,
             notice_s=notice_s,
             now=now,
         )
@@ -100,8 +133,10 @@ class AwsProvider:
             self.calls,
             self.settings,
             self._volumes,
+            groups,
             terminate=self.terminate,
             started=self._listing.started,
+            taken_back=self._listing.taken_back,
             look_s=look_s,
         )
 
@@ -150,9 +185,19 @@ class AwsProvider:
         """See ``Provider.history``: spot prices of the last 90 days; EC2 does not tell availability."""
         return await self._market.history(query.pools, query.since)
 
-    async def examine(self) -> Sequence[doctor.Finding]:
+    async def check_identity(
+        self, instance: InstanceId, offer: Offer, proof: Mapping[str, str], *, server_url: str
+    ) -> None:
+        """See ``ProvesIdentity``: the identity document that EC2 signs."""
+        self.identity.check(instance, offer, proof)
+
+    async def examine(self) -> Sequence[Finding]:
         """What is missing, and how to mend it (see ``doctor``). Makes nothing."""
         return await doctor.examine(self)
+
+    def sweeper(self) -> AwsSweeper:
+        """See ``leftovers.Swept``."""
+        return AwsSweeper(self.calls, self.settings.regions, look_s=self._look_s, now=self.now)
 
     def close(self) -> None:
         """Makes no more calls."""

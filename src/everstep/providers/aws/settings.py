@@ -11,6 +11,8 @@ from everstep.model.errors import BadInput, Problem
 GPU_IMAGE = "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 """AWS's own image with NVIDIA's driver, by its public parameter; EC2 resolves it at launch."""
 CPU_IMAGE = "resolve:ssm:/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+_LARGEST_GIB = 16_384
+"""Of gp3: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html"""
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 
 
@@ -24,6 +26,7 @@ class Settings:
     cpu_image: str = CPU_IMAGE
     subnets: Mapping[str, str] = field(default_factory=dict)
     security_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    boot_disk_gib: int = 100
     root_device: str = "/dev/sda1"
 
 
@@ -34,6 +37,7 @@ def checked(
     images: Mapping[str, str] | None,
     subnets: Mapping[str, str] | None,
     security_groups: Mapping[str, Sequence[str]] | None,
+    boot_disk_gib: int = 100,
 ) -> Settings:
     """The options, or BadInput naming every fault at once."""
     problems = []
@@ -46,11 +50,23 @@ def checked(
             for r in regions
             if not _REGION.fullmatch(r)
         ]
+    maps: tuple[tuple[str, object], ...] = (
+        ("images", images),
+        ("subnets", subnets),
+        ("security_groups", security_groups),
+    )
+    shapeless = [(key, given) for key, given in maps if given is not None and not isinstance(given, Mapping)]
+    problems += [_problem(key, f"expected a mapping, found {given!r}", "see docs/aws.md") for key, given in shapeless]
+    if shapeless:
+        raise BadInput(*problems)
     unknown = set(images or {}) - {"gpu", "cpu"}
     problems += [_problem(f"images.{key}", "unknown key", "known: cpu, gpu") for key in sorted(unknown)]
     for key, group in (security_groups or {}).items():
         if isinstance(group, str):
             problems.append(_problem(f"security_groups.{key}", "expected a list of group ids", f"write [{group}]"))
+    if type(boot_disk_gib) is not int or not 1 <= boot_disk_gib <= _LARGEST_GIB:
+        fix = f"write a whole number from 1 to {_LARGEST_GIB}; an image needs at least the size it was made with"
+        problems.append(_problem("boot_disk_gib", f"expected GiB, found {boot_disk_gib!r}", fix))
     if problems:
         raise BadInput(*problems)
     return Settings(
@@ -59,6 +75,7 @@ def checked(
         gpu_image=(images or {}).get("gpu", GPU_IMAGE),
         cpu_image=(images or {}).get("cpu", CPU_IMAGE),
         subnets=dict(subnets or {}),
+        boot_disk_gib=boot_disk_gib,
         security_groups={region: tuple(groups) for region, groups in (security_groups or {}).items()},
     )
 

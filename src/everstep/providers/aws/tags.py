@@ -18,6 +18,8 @@ PRICE = "everstep:price"
 """USD per hour at which it was leased."""
 VOLUME = "everstep:volume"
 """Name of a disk that outlives its machine."""
+SERVER = "everstep:server"
+"""Part of a server of ours: the list of a deployment and the sweep never take it for a stray."""
 VOID = "everstep:void"
 """Taken back before anybody was told of it."""
 _NAME = "Name"
@@ -34,6 +36,11 @@ def of_launch(request: LaunchRequest) -> dict[str, str]:
         PRICE: f"{request.offer.price_usd_per_h!r}",
         _NAME: f"everstep {request.job} {request.launch_no}",
     }
+
+
+def of_group(request: LaunchRequest) -> dict[str, str]:
+    """Tags of a placement group."""
+    return {DEPLOYMENT: request.deployment, JOB: request.job, _NAME: f"everstep {request.job}"}
 
 
 def of_volume(spec: VolumeSpec) -> dict[str, str]:

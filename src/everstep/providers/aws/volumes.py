@@ -43,9 +43,9 @@ class Volumes:
         self._made: dict[tuple[str, str, str], dict[str, Any]] = {}
         self._region_of: dict[str, str] = {}
 
-    def recent(self) -> list[dict[str, Any]]:
-        """Volumes made a moment ago, which the vendor's list may not show yet."""
-        return [v for v in self._made.values() if self._is_new(v)]
+    def recent(self, at: float | None = None) -> list[dict[str, Any]]:
+        """Volumes made a moment ago, which the vendor's list of ``at`` (UTC seconds; now) may not show yet."""
+        return [v for v in self._made.values() if self._is_new(v, at)]
 
     # --- to have and to delete ---------------------------------------------------------------------------------------
 
@@ -62,7 +62,9 @@ class Volumes:
                 {"Name": "availability-zone", "Values": [spec.zone]},
             ]
             listed = await self._calls.pages(region, "describe_volumes", "Volumes", Filters=filters)
-            there = sorted((v for v in listed if v["State"] in _THERE), key=lambda v: (v["CreateTime"], v["VolumeId"]))
+            # In the values of filters * and ? stand for any text; in the name of a disk they stand for themselves.
+            ours = (v for v in listed if v["State"] in _THERE and tags.of(v).get(tags.VOLUME) == spec.name)
+            there = sorted(ours, key=lambda v: (v["CreateTime"], v["VolumeId"]))
             made = self._made.get(key)
             if not there and made is not None and self._is_new(made):
                 there = [made]
@@ -171,8 +173,9 @@ class Volumes:
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
-    def _is_new(self, volume: dict[str, Any]) -> bool:
-        return self._now() - float(volume["CreateTime"].timestamp()) < _JUST_MADE_S
+    def _is_new(self, volume: dict[str, Any], at: float | None = None) -> bool:
+        at = self._now() if at is None else at
+        return at - float(volume["CreateTime"].timestamp()) < _JUST_MADE_S
 
     async def _is_there(self, region: str, volume: str) -> bool:
         described = await self._describe(region, VolumeId(volume))

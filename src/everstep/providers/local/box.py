@@ -23,6 +23,7 @@ from everstep.model.errors import (
     ProviderError,
     QuotaExceeded,
 )
+from everstep.model.handshake import BOOT_AGENT_SHA256
 from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken, VolumeId
 from everstep.model.offers import Market, Offer
 from everstep.ports import Launched, LaunchRequest, Notice, ProviderResource, ResourceKind, VolumeSpec
@@ -368,10 +369,13 @@ def _launched(r: InstanceRecord) -> Launched:
 
 
 def _digest(request: LaunchRequest) -> str:
-    """Identity of a launch's parameters. What an offer only shows (as-of time, availability) is no part."""
+    """Identity of a launch's parameters. What an offer only shows (as-of time, availability) is no part, nor is the
+    agent's digest: these machines do not fetch it, and another version of everstep may repeat a call.
+    """
     offer = request.offer
     parts = [request.deployment, request.job, request.launch_no, offer.key, request.max_price_usd_per_h]
-    parts += [request.volume, request.disk_gib, sorted(request.user_data.items())]
+    told = sorted((name, text) for name, text in request.user_data.items() if name != BOOT_AGENT_SHA256)
+    parts += [request.volume, request.disk_gib, told]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -112,30 +112,10 @@ class ProcessMachines:
         return record
 
     def _spawn(self, instance: str, spec: Mapping[str, Any]) -> ProcessKey:
-        marks = {BOX_MARK: self.mark, INSTANCE_MARK: f"{self.mark}/{instance}", "PATH": os.environ.get("PATH", "")}
-        # Init inherits the blocked signal: a SIGTERM in its first milliseconds waits until it can be understood.
-        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        with contextlib.ExitStack() as stack:
-            stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, unblocked)
-            console = stack.enter_context(self.console(instance).open("ab"))
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_INIT)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=console,
-                env=marks,
-                cwd="/",
-                start_new_session=True,
-            )
+        marks = {BOX_MARK: self.mark, INSTANCE_MARK: f"{self.mark}/{instance}"}
+        child, key = start_init(spec, marks=marks, console=self.console(instance))
         self._children[instance] = child
-        # The secrets of the boot pass through a pipe: they are in no file and on no command line.
-        assert child.stdin is not None
-        with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
-            pipe.write(json.dumps(spec).encode())
-        info = processes.lookup(child.pid)
-        if info is None:
-            raise OSError("init ended at once")
-        return info.key
+        return key
 
     def _environment(self, record: InstanceRecord, root: Path, user_data: Mapping[str, str]) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
@@ -225,6 +205,43 @@ class ProcessMachines:
     @staticmethod
     def _key(record: InstanceRecord) -> ProcessKey | None:
         return ProcessKey(record.pid, record.pid_start) if record.pid else None
+
+
+def start_init(
+    spec: Mapping[str, Any], *, marks: Mapping[str, str], console: Path
+) -> tuple[subprocess.Popen[bytes], ProcessKey]:
+    """Starts process 1 of an instance (``init.py``, whose text says what ``spec`` holds), a child of this process.
+
+    Args:
+        spec: the specification.
+        marks: environment of init, by which it is found again; what it starts needs them in ``spec["env"]`` too.
+        console: file for what init itself has to say.
+
+    Raises:
+        OSError: it ended at once.
+    """
+    # Init inherits the blocked signal: a SIGTERM in its first milliseconds waits until it can be understood.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, unblocked)
+        file = stack.enter_context(console.open("ab"))
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_INIT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            env={**marks, "PATH": os.environ.get("PATH", "")},
+            cwd="/",
+            start_new_session=True,
+        )
+    # The secrets of the boot pass through a pipe: they are in no file and on no command line.
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
+        pipe.write(json.dumps(spec).encode())
+    info = processes.lookup(child.pid)
+    if info is None:
+        raise OSError("init ended at once")
+    return child, info.key
 
 
 def sweep(home: Path) -> int:

@@ -50,6 +50,9 @@ class LocalProvider:
             a disk of its own, as on most clouds.
     """
 
+    on_this_host = True
+    """See ``OnThisHost``: its machines are process groups of this computer."""
+
     def __init__(
         self,
         home: str | Path,

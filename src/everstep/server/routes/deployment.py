@@ -38,6 +38,7 @@ async def health(request: Request) -> Any:
             jobs={phase: count for phase, count in phases.items() if count},
             providers=tuple(await context.providers_health()),
             handshake=(OLDEST_HANDSHAKE_VERSION, HANDSHAKE_VERSION),
+            backup=context.backup(),
         )
     )
 

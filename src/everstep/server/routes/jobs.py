@@ -37,6 +37,7 @@ async def submit(request: Request) -> Any:
     context.allow(actor, Verb.SUBMIT, project=project)
     task = _task(value)
     secrets = text_map(value, "secrets")
+    context.reach.check(task)
     _check_secrets(task, secrets)
     _check_uploads(context, task)
 
@@ -60,6 +61,7 @@ async def plan(request: Request) -> Any:
     context = context_of(request)
     context.allow(actor_of(request), Verb.READ)
     task = _task(await json_object(request))
+    context.reach.check(task)
     found = dict(await context.controller.preview(task))
     offers = [to_dict(offer_view(from_dict(Offer, offer))) for offer in found.get("offers", ())]
     choice = {key: offers[0][key] for key in ("provider", "zone", "machine_type", "market")} if offers else {}
@@ -120,7 +122,10 @@ async def pause(request: Request, job: str) -> Any:
 @router.post("/api/v1/jobs/{job}/unpause")
 async def unpause(request: Request, job: str) -> Any:
     """Goes on."""
-    return await _ask(request, job, ev.UnpauseRequested(actor_of(request).user))
+    context, actor = context_of(request), actor_of(request)
+    state = await context.find(actor, Verb.CONTROL, job)
+    context.reach.check(state.task)
+    return await _ask(request, state.id, ev.UnpauseRequested(actor.user))
 
 
 @router.post("/api/v1/jobs/{job}/retry")
@@ -129,6 +134,7 @@ async def retry(request: Request, job: str) -> Any:
     context, actor = context_of(request), actor_of(request)
     secrets = text_map(await json_object(request), "secrets")
     state = await context.find(actor, Verb.CONTROL, job)
+    context.reach.check(state.task)
     held = {**context.secrets.get(state.id), **secrets}
     missing = [name for name in state.task.secret_names if name not in held]
     if state.phase.ended and missing:

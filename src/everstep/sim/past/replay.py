@@ -72,13 +72,13 @@ class Comparison:
 
 def read_past(path: Path) -> Past:
     """Reads a journal. Raises BadInput."""
-    lines = read_journal(path)
+    lines, sights = read_journal(path)
     states = fold(lines, str(path))
     begins_at, until = lines[0].at, lines[-1].at
     kept = {job: s for job, s in states.items() if s.phase is JobPhase.SUCCEEDED and _useful_s(s, until) > 0}
     left_out = {job: _why_left_out(s) for job, s in states.items() if job not in kept}
     enough = max(sum(s.task.gang.size for s in kept.values()), 1)
-    pools = watched(lines, until)
+    pools = watched(lines, until, sights)
     names = {pool.provider for pool in pools}
     return Past(
         states=kept,

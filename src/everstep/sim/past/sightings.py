@@ -1,12 +1,14 @@
 """What a journal tells of each spot pool: when it was seen, what it had, what it cost; and what nobody saw.
 
-A pool is *observed* while a machine of ours is in it, and for a while after each thing that told of it: a launch that
-went through or did not, a machine taken back, a provider's count. For the rest of the time what was seen last is taken
+A pool is *observed* while a machine of ours is in it, while somebody looked at it again and again and its provider
+counted (the market stream), and for a while after each thing that told of it: a launch that went through or did not, a
+machine taken back, a provider's count. For the rest of the time what was seen last is taken
 to hold; before the first sighting, that one. A pool that nobody tried is left out, and all its hours are unobserved.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from everstep.control.kernel import Line
+from everstep.control.sights import SEEN, Sight, parse_pool
 from everstep.model.causes import InstanceEnd, NoticeKind
 from everstep.model.errors import NoCapacity
 from everstep.model.events import (
@@ -45,19 +48,25 @@ class Watched:
         sightings: (UTC seconds, machines that could be held then; None = as many as anybody asked for).
         prices: (UTC seconds, USD per hour).
         holds: when machines of ours were in it.
+        looks: when somebody looked at it again and again, and its provider counted.
     """
 
     offer: Offer
     sightings: list[tuple[float, int | None]] = field(default_factory=list)
     prices: list[tuple[float, float]] = field(default_factory=list)
     holds: list[tuple[float, float]] = field(default_factory=list)
+    looks: list[tuple[float, float]] = field(default_factory=list)
 
 
-def watched(lines: Sequence[Line], until: float) -> dict[Pool, Watched]:
-    """Every pool that was weighed, with all that the journal tells of it up to ``until`` (UTC seconds)."""
+def watched(lines: Sequence[Line], until: float, sights: Sequence[Sight] = ()) -> dict[Pool, Watched]:
+    """Every pool that was weighed or looked at, with all that the journal tells of it up to ``until`` (UTC seconds)."""
     reader = _Reader(lines)
-    for line in lines:
-        reader.take(line)
+    known: list[Line | Sight] = [*lines, *(s for s in sights if s.at <= until)]
+    for one in sorted(known, key=lambda one: one.at):
+        if isinstance(one, Line):
+            reader.take(one)
+        else:
+            reader.see(one)
     for pool, held in reader.held.items():
         reader.pools[pool].holds.extend((since, until) for since in held.values())
     for found in reader.pools.values():
@@ -79,6 +88,28 @@ class _Reader:
         self.held: dict[Pool, dict[InstanceId, float]] = {}
         self._launches: dict[tuple[JobId, LaunchToken], Offer] = {}
         self._pool_of: dict[InstanceId, Pool] = {}
+        self._counted_from: dict[Pool, float] = {}
+
+    def see(self, sight: Sight) -> None:
+        """One line of the market stream; what launches told is in the lines of their jobs."""
+        if sight.kind == SEEN:
+            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # of another version: no word
+                self._see(sight)
+
+    def _see(self, sight: Sight) -> None:
+        for name, price, count in sight.body["pools"]:
+            pool = self._pool_named(str(name), float(price))
+            if pool is None:
+                continue
+            self.pools[pool].prices.append((sight.at, float(price)))
+            if count is not None:
+                self._telling.add(pool.provider)
+                self._counted_from.setdefault(pool, sight.at)
+                self._heard(pool, sight.at, int(count) + self._count(pool))
+        for provider, since in sight.body["looked"].items():
+            for pool, counted_from in self._counted_from.items():
+                if pool.provider == provider and counted_from < sight.at:
+                    self.pools[pool].looks.append((max(float(since), counted_from), sight.at))
 
     def take(self, line: Line) -> None:
         """One line."""
@@ -135,18 +166,24 @@ class _Reader:
 
     def _weighed(self, candidate: Candidate, at: float) -> None:
         """A pool that was weighed: its price, and room where the provider counts it."""
-        pool = self._names.get(candidate.what) or _pool(candidate.what, self._kinds)
+        pool = self._pool_named(candidate.what, candidate.price_usd_per_h)
         if pool is None:
             return
-        self._names[candidate.what] = pool
-        if pool not in self.pools:
-            offer = _imagined(pool, candidate.price_usd_per_h, self._kinds, self._regions)
-            self.pools[pool] = Watched(offer)
         self.pools[pool].prices.append((at, candidate.price_usd_per_h))
         if pool.provider in self._telling and candidate.verdict == _NO_ROOM:
             self._saw(pool, at, self._count(pool))
         elif pool.provider in self._telling and candidate.verdict.startswith(_ROOM):
             self._heard(pool, at, self._count(pool) + 1)
+
+    def _pool_named(self, name: str, price: float) -> Pool | None:
+        """The pool of that name, from now on watched; None if it is none that the jobs could have used."""
+        pool = self._names.get(name) or _pool(name, self._kinds)
+        if pool is None:
+            return None
+        self._names[name] = pool
+        if pool not in self.pools:
+            self.pools[pool] = Watched(_imagined(pool, price, self._kinds, self._regions))
+        return pool
 
     def _saw(self, pool: Pool, at: float, count: int | None) -> None:
         if pool.market is Market.SPOT:
@@ -166,10 +203,8 @@ _ROOM = ("possible", "chosen", "cooling down")
 
 def _pool(text: str, kinds: Mapping[str, Offer]) -> Pool | None:
     """The pool that a candidate names, if machines of its type are known."""
-    parts = text.split("/")
-    if len(parts) != 4 or parts[2] not in kinds or parts[3] not in {m.value for m in Market}:
-        return None
-    return Pool(parts[0], parts[1], parts[2], Market(parts[3]))
+    pool = parse_pool(text)
+    return None if pool is None or pool.machine_type not in kinds else pool
 
 
 def _imagined(pool: Pool, price: float, kinds: Mapping[str, Offer], regions: Mapping[str, str]) -> Offer:
@@ -273,7 +308,7 @@ def _in_force(values: Sequence[tuple[float, float]], instants: NDArray[np.float6
 
 def _seen_s(pool: Watched, begins_at: float, until: float) -> float:
     """Seconds of the span in which the pool was observed."""
-    spans = [*pool.holds, *((at, at + VALID_S) for at, _ in pool.sightings)]
+    spans = [*pool.holds, *pool.looks, *((at, at + VALID_S) for at, _ in pool.sightings)]
     seen, reached = 0.0, begins_at
     for start, end in sorted(spans):
         start, end = max(start, reached), min(end, until)

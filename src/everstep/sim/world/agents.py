@@ -16,6 +16,7 @@ from everstep.model.errors import Conflict, EverstepError, NotAuthorized
 from everstep.model.ids import InstanceId, JobId
 from everstep.sim.world.cloud import SimulatedCloud
 from everstep.sim.world.conditions import Workload, chance
+from everstep.sim.world.orderly import Orderlies, Orderly, introduction, wish
 from everstep.sim.world.stage import Desk, Stage
 from everstep.sim.world.things import Machine
 from everstep.sim.world.training import Checkpoint, Training
@@ -33,22 +34,10 @@ _MARGIN_S = 1.0
 
 
 @dataclass(slots=True)
-class Agent:
+class Agent(Orderly["Crew"]):
     """The process on a machine."""
 
     machine: Machine
-    alive: bool = True
-    joined: bool = False
-    ready: bool = False
-    seq: int = 0
-    orders: Mapping[str, Any] = field(default_factory=dict)
-    look_planned: bool = False
-    checked: int = 0
-    started: int = 0
-    crew: Crew | None = None
-    rank: int = 0
-    saved: int = 0
-    releasing: bool = False
 
     @property
     def instance(self) -> InstanceId:
@@ -82,18 +71,18 @@ class Told:
     total: int | None
 
 
-class SimulatedAgents:
+class SimulatedAgents(Orderlies[Agent, Crew]):
     """All agents of a cloud.
 
     Attributes:
-        agents: by machine. published: the newest checkpoint of each job.
+        published: the newest checkpoint of each job.
     """
 
     def __init__(
         self, cloud: SimulatedCloud, stage: Stage, desk: Desk, workload: Callable[[JobId], Workload], *, seed: int = 0
     ) -> None:
         """Args: cloud, desk: their hooks are taken over; workload: what each job does."""
-        self.agents: dict[InstanceId, Agent] = {}
+        super().__init__(stage.now)
         self.published: dict[JobId, Checkpoint] = {}
         self._cloud = cloud
         self._stage = stage
@@ -109,7 +98,7 @@ class SimulatedAgents:
         agent = self.agents.get(instance)
         if agent is None or not agent.joined:
             return None
-        now, crew = self._stage.now(), agent.crew
+        now, crew = self._stage.now(), agent.running
         if crew is None or crew.training.began_at is None:
             return Told(now, None, None)
         return Told(now, crew.training.step(now), crew.training.work.steps)
@@ -127,12 +116,7 @@ class SimulatedAgents:
         self._stage.after(delay_s, lambda: act() if agent.alive else None)
 
     async def _join(self, agent: Agent) -> None:
-        body = {
-            h.JOIN_HANDSHAKE: [h.OLDEST_HANDSHAKE_VERSION, h.HANDSHAKE_VERSION],
-            h.JOIN_INSTANCE: agent.instance,
-            h.JOIN_ADDRESS: f"machine-{agent.machine.number}",
-            h.JOIN_PROBE_PORT: 7000,
-        }
+        body = introduction(agent.instance, f"machine-{agent.machine.number}", 7000)
         try:
             answer = await self._desk.join(agent.machine.request.user_data[h.BOOT_TOKEN], body)
         except (NotAuthorized, Conflict):
@@ -166,7 +150,7 @@ class SimulatedAgents:
 
     def _gone(self, machine: Machine) -> None:
         agent = self.agents.pop(machine.instance)
-        crew, agent.crew = agent.crew, None
+        crew, agent.running = agent.running, None
         if crew is not None:
             self._tell_progress(agent, crew)  # what its last heartbeats have told
         if crew is not None and not crew.training.over:
@@ -176,11 +160,8 @@ class SimulatedAgents:
                 self._later(other, crash_s, lambda o=other: self._ended(o, crew, h.OUTCOME_FAILED, rc=1))  # type: ignore[misc]
         agent.alive = False
 
-    def _say(self, agent: Agent, kind: str, **fields: Any) -> None:
-        if agent.alive:
-            agent.seq += 1
-            message = {"seq": agent.seq, "t": self._stage.now(), "kind": kind, **fields}
-            self._stage.spawn(self._report(agent.instance, message), f"{kind} of {agent.instance}")
+    def _send(self, agent: Agent, message: Mapping[str, Any]) -> None:
+        self._stage.spawn(self._report(agent.instance, message), f"{message['kind']} of {agent.instance}")
 
     async def _report(self, instance: InstanceId, message: Mapping[str, Any]) -> None:
         # The machine may be no part of its job any more: then nobody listens.
@@ -189,41 +170,18 @@ class SimulatedAgents:
 
     # --- Orders -----------------------------------------------------------------------------------------------------
 
-    def _told(self, instance: InstanceId, document: Mapping[str, Any]) -> None:
-        agent = self.agents.get(instance)
-        if agent is not None:
-            agent.orders = document
-            self._plan_look(agent)
+    def _look_s(self, agent: Agent) -> float:
+        return _LOOK_S
 
-    def _plan_look(self, agent: Agent) -> None:
-        if agent.joined and not agent.look_planned:
-            agent.look_planned = True
-            self._later(agent, _LOOK_S, lambda: self._look(agent))
+    def _start_s(self, agent: Agent, document: Mapping[str, Any]) -> float:
+        return self._workload(JobId(document[h.ORDERS_SPEC][h.SPEC_JOB])).start_s
 
-    def _look(self, agent: Agent) -> None:
-        agent.look_planned = False
-        document = agent.orders
-        if not agent.ready or agent.releasing or not document:
-            return
-        number, phase, stop = document[h.ORDERS_ATTEMPT] or 0, document[h.ORDERS_PHASE], document[h.ORDERS_STOP]
-        crew = agent.crew
-        if crew is not None and (crew.attempt != number or stop is not None or phase == h.PHASE_RELEASE):
-            self._stop(agent, crew, save=bool(stop and stop["save"]))
-        if phase == h.PHASE_RELEASE:
-            self._release(agent, document)
-        elif phase == h.PHASE_CHECK and number > agent.checked:
-            agent.checked = number
-            self._later(agent, _CHECK_S, lambda: self._say(agent, h.MSG_CHECKED, attempt=number, unreachable=[]))
-        elif phase == h.PHASE_RUN and number > agent.started and stop is None:
-            agent.started = number
-            job = JobId(document[h.ORDERS_SPEC][h.SPEC_JOB])
-            self._later(agent, self._workload(job).start_s, lambda: self._start(agent, document))
-        elif phase == h.PHASE_RUN and agent.crew is not None:
-            self._obey(agent, agent.crew, document)
+    def _check(self, agent: Agent, document: Mapping[str, Any]) -> None:
+        told = {"attempt": document[h.ORDERS_ATTEMPT], "unreachable": []}
+        self._later(agent, _CHECK_S, lambda: self._say(agent, h.MSG_CHECKED, **told))
 
     def _release(self, agent: Agent, document: Mapping[str, Any]) -> None:
-        """Outputs go home, where they would be lost with the machine; then the agent says goodbye."""
-        agent.releasing = True
+        """Outputs go home where they would be lost with the machine."""
         wait_s = _GOODBYE_S
         if document[h.ORDERS_SPEC][h.SPEC_RELEASE_OUTPUTS]:
             wait_s += _OUTPUTS_S
@@ -235,9 +193,8 @@ class SimulatedAgents:
         """New pace, or a wish for a save while the ranks run."""
         if document[h.ORDERS_HAZARD_PER_H]:
             crew.training.hazard_per_h = document[h.ORDERS_HAZARD_PER_H]
-        wanted = document[h.ORDERS_SAVE]
-        if wanted is not None and wanted["seq"] > agent.saved:
-            agent.saved = wanted["seq"]
+        wanted = wish(agent, document)
+        if wanted is not None:
             self._save_by(crew, wanted["by"])
 
     # --- Ranks ------------------------------------------------------------------------------------------------------
@@ -249,7 +206,7 @@ class SimulatedAgents:
         crew = self._crews.get(job)
         if crew is None or crew.attempt != number:
             crew = self._crews[job] = self._crew(job, number, document)
-        agent.crew, agent.rank = crew, document[h.ORDERS_NODE_RANK]
+        agent.running, agent.rank = crew, document[h.ORDERS_NODE_RANK]
         crew.agents.append(agent)
         work = crew.training.work
         crew.training.step_s = max(
@@ -406,9 +363,9 @@ class SimulatedAgents:
         return max(training.saved_by - now, 0.0)
 
     def _ended(self, agent: Agent, crew: Crew, outcome: str, rc: int = 0) -> None:
-        if agent.crew is not crew:
+        if agent.running is not crew:
             return
-        agent.crew = None
+        agent.running = None
         training = crew.training
         step = training.step(self._stage.now())
         done = step - training.base

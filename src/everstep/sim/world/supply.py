@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from everstep.market.availability import Series
 from everstep.model.offers import MachineType
 
+_INSTANT_S = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class Supply:
@@ -41,8 +43,10 @@ class Supply:
 
     def tick(self, now: float) -> int:
         """The tick in force at ``now`` (UTC seconds)."""
-        # The slack undoes floating point: who comes at the instant of a change must find it made.
-        return min(max(math.floor((now - self.begins_at) / self.gap_s + 1e-6), 0), len(self.counts) - 1)
+        # The slack undoes floating point: who comes at the instant of a change must find it made. Instants of today are
+        # told apart to half a microsecond only.
+        slack = max(1e-6, _INSTANT_S / self.gap_s)
+        return min(max(math.floor((now - self.begins_at) / self.gap_s + slack), 0), len(self.counts) - 1)
 
     def count(self, now: float) -> int:
         """Machines that can be held."""
@@ -80,7 +84,7 @@ class Steps:
     begins_at: float
 
     def _step(self, now: float) -> int:
-        return max(int(np.searchsorted(self.at, now + 1e-6, side="right")) - 1, 0)
+        return max(int(np.searchsorted(self.at, now + _INSTANT_S, side="right")) - 1, 0)
 
     def count(self, now: float) -> int:
         """Machines that can be held."""

@@ -135,6 +135,10 @@ class SqliteStore:
         """
         await self._writer.do(lambda transaction: transaction.archive(stream, fence))
 
+    async def trim(self, stream: StreamId, through: int, fence: Fence | None = None) -> None:
+        """See ``Trimming.trim``; the room in the file is used again."""
+        await self._writer.do(lambda transaction: transaction.trim(stream, through, fence))
+
     async def check(self) -> None:
         """Looks at every page of the file (about a second per gigabyte). Raises StoreUnusable if one is damaged."""
         await self._reading(lambda c: check_pages(c, self.path))

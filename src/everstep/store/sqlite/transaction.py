@@ -74,6 +74,16 @@ class Transaction:
         self._run(STATEMENTS.drop_lines, name=stream)
         self._run(STATEMENTS.mark_archived, name=stream, archived=True)
 
+    def trim(self, stream: StreamId, through: int, fence: Fence | None) -> None:
+        """Deletes the lines of a stream up to a version, but never its last one; or raises StaleFence."""
+        if fence is not None:
+            check_fence(fence, self._lease_row(fence.name))
+        self.flush()
+        # The last line stays: the newest number of the journal is read from the lines that are there.
+        through = min(through, self._head(stream) - 1)
+        self._run(STATEMENTS.trim_lines, name=stream, through=through)
+        self._run(STATEMENTS.trim_archive, name=stream, through=through)
+
     def flush(self) -> None:
         """Writes the lines collected so far."""
         if self._rows:

@@ -21,7 +21,12 @@ class Attachment:
 
 @dataclass(slots=True)
 class Disk:
-    """A volume. ``visible_at``: from then on the lists show it."""
+    """A volume.
+
+    Attributes:
+        visible_at: from then on the lists show it.
+        made_with: the machine whose launch made it; empty for one that was made by itself.
+    """
 
     id: str
     zone: str
@@ -33,6 +38,7 @@ class Disk:
     tags: dict[str, str]
     attachment: Attachment | None = None
     deleted_at: float | None = None
+    made_with: str = ""
 
     def state(self, now: float) -> str:
         """As ``VolumeState``."""
@@ -112,6 +118,7 @@ class Machine:
         doom: when the vendor takes it back, and why; None = not announced.
         rebalance_at: since when a rebalance recommendation is in force.
         maintenance: scheduled events, as the metadata service tells them.
+        profile: instance profile, whose role's credentials the metadata service gives out; empty = none.
         ends_at, gone_at: shutting-down and terminated from then on.
     """
 
@@ -135,6 +142,7 @@ class Machine:
     user_data: str
     metadata_tokens: str
     placement_group: str = ""
+    profile: str = ""
     doom: tuple[float, str] | None = None
     rebalance_at: float | None = None
     ends_at: float | None = None

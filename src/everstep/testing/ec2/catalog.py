@@ -8,12 +8,20 @@ from typing import Any
 from everstep.testing.ec2 import filters as by
 from everstep.testing.ec2.books import moment
 from everstep.testing.ec2.cloud import Cloud
-from everstep.testing.ec2.market import changes
 from everstep.testing.ec2.paper import region_of
 from everstep.testing.ec2.wire import Refused, check
+from everstep.testing.steps import changes
 
 _LINUX = "Linux/UNIX"
 _HISTORY_S = 90 * 86_400.0
+_PLENTY = 100_000
+_QUOTAS = {
+    # Family: code on demand, code of spot, as ``aws service-quotas list-service-quotas`` tells them.
+    "Standard (A, C, D, H, I, M, R, T, Z)": ("L-1216C47A", "L-34B43A08"),
+    "G and VT": ("L-DB2E81BA", "L-3819A6DF"),
+    "P": ("L-417A185B", "L-7212CCBC"),
+    "X": ("L-7295265B", "L-E3A00192"),
+}
 
 
 def describe_instance_types(cloud: Cloud, region: str, p: dict[str, Any]) -> dict[str, Any]:
@@ -77,30 +85,50 @@ def get_spot_placement_scores(cloud: Cloud, region: str, p: dict[str, Any]) -> d
         key = (where, zone if p.get("SingleAvailabilityZone") else "")
         shares[key] = min(shares.get(key, 0.0) + share, 1.0)
     scores = [
-        {"Region": where, **({"AvailabilityZoneId": zone} if zone else {}), "Score": max(round(share * 10), 1)}
+        {
+            "Region": where,
+            **({"AvailabilityZoneId": cloud.paper.zone_id(where, zone)} if zone else {}),
+            "Score": max(round(share * 10), 1),
+        }
         for (where, zone), share in sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     ]
     return {"SpotPlacementScores": scores}
 
 
-def get_products(cloud: Cloud, p: dict[str, Any]) -> dict[str, Any]:
+def describe_regions(cloud: Cloud, region: str, p: dict[str, Any]) -> dict[str, Any]:
+    """``DescribeRegions``: those of the world; none needs an opt-in."""
+    named = p.get("RegionNames")
+    known = sorted({region_of(zone) for zone in cloud.world.zones})
+    missing = sorted(set(named or ()) - set(known))
+    if missing:
+        raise Refused("InvalidParameterValue", f"Invalid region: [{', '.join(missing)}]")
+    return {
+        "Regions": [
+            {"RegionName": one, "Endpoint": f"ec2.{one}.amazonaws.com", "OptInStatus": "opt-in-not-required"}
+            for one in known
+            if named is None or one in named
+        ]
+    }
+
+
+def get_products(cloud: Cloud, region: str, p: dict[str, Any]) -> dict[str, Any]:
     """``GetProducts`` of the price list: machines on demand and gp3."""
     check("pricing", "GetProducts", p)
     if p["ServiceCode"] != "AmazonEC2":
         raise Refused("InvalidParameterException", f"Invalid ServiceCode {p['ServiceCode']}")
     products = []
-    for region in sorted({region_of(z) for z, _ in cloud.world.supplies}):
-        for kind in sorted({k for z, k in cloud.world.supplies if region_of(z) == region}):
+    for place in sorted({region_of(z) for z, _ in cloud.world.supplies}):
+        for kind in sorted({k for z, k in cloud.world.supplies if region_of(z) == place}):
             attributes = {
                 "instanceType": kind,
-                "regionCode": region,
+                "regionCode": place,
                 "operatingSystem": "Linux",
                 "tenancy": "Shared",
                 "preInstalledSw": "NA",
                 "capacitystatus": "Used",
             }
             products.append(("Compute Instance", attributes, "Hrs", cloud.world.on_demand_usd_per_h[kind]))
-        disk = {"volumeApiName": "gp3", "regionCode": region}
+        disk = {"volumeApiName": "gp3", "regionCode": place}
         products.append(("Storage", disk, "GB-Mo", cloud.world.disk_usd_per_gib_month))
     wanted = {f["Field"]: f["Value"] for f in p.get("Filters", [])}
     found = [
@@ -110,6 +138,33 @@ def get_products(cloud: Cloud, p: dict[str, Any]) -> dict[str, Any]:
     ]
     page, more = _slice(found, {"MaxResults": 100, **p})
     return {"FormatVersion": "aws_v1", "PriceList": page, **({"NextToken": more} if more else {})}
+
+
+def list_service_quotas(cloud: Cloud, region: str, p: dict[str, Any]) -> dict[str, Any]:
+    """``ListServiceQuotas`` of EC2: virtual CPUs by family; the world bounds all families alike."""
+    check("service-quotas", "ListServiceQuotas", p)
+    if p["ServiceCode"] != "ec2":
+        raise Refused("NoSuchResourceException", f"The service {p['ServiceCode']} does not exist.")
+    rows = []
+    for family, codes in _QUOTAS.items():
+        limits = (cloud.world.on_demand_vcpus, cloud.world.spot_vcpus)
+        names = (f"Running On-Demand {family} instances", f"All {family} Spot Instance Requests")
+        for code, name, limit in zip(codes, names, limits, strict=True):
+            rows.append(
+                {
+                    "ServiceCode": "ec2",
+                    "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
+                    "QuotaArn": f"arn:aws:servicequotas:{region}:{cloud.paper.account}:ec2/{code}",
+                    "QuotaCode": code,
+                    "QuotaName": name,
+                    "Value": float(_PLENTY if limit is None else limit),
+                    "Unit": "None",
+                    "Adjustable": True,
+                    "GlobalQuota": False,
+                }
+            )
+    page, more = _slice([r for r in rows if p.get("QuotaCode") in (None, r["QuotaCode"])], p)
+    return {"Quotas": page, **({"NextToken": more} if more else {})}
 
 
 def _product(family: str, attributes: dict[str, str], unit: str, usd: float) -> str:
@@ -124,6 +179,9 @@ def _product(family: str, attributes: dict[str, str], unit: str, usd: float) -> 
 
 
 def _slice(items: list[Any], p: dict[str, Any]) -> tuple[list[Any], str | None]:
-    first = int(p.get("NextToken") or 0)
+    try:
+        first = int(p.get("NextToken") or 0)
+    except ValueError:
+        raise Refused("InvalidPaginationToken", "The pagination token is invalid") from None
     rest = first + min(p.get("MaxResults", 1000), 1000)
     return items[first:rest], str(rest) if rest < len(items) else None

@@ -5,6 +5,7 @@ Every method takes parameters as boto3's caller writes them and returns what bot
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
@@ -39,6 +40,10 @@ class Cloud:
         self._rng = rng
         self._volume_tokens: dict[tuple[str, str], tuple[str, str]] = {}
         self.launches = Launches(self)
+        # Whether processes stand behind the machines (``power``): one is terminated when they are gone, not before.
+        self.powered = False
+        # Default subnets give every machine one; where processes stand behind it they can be called there (``power``).
+        self.public_address: Callable[[Machine], str] = lambda m: m.address.replace("172.31.", "198.51.", 1)
 
     def new_id(self, prefix: str) -> str:
         """``i-0123...``: 17 hexadecimal digits."""
@@ -76,7 +81,7 @@ class Cloud:
         ]
 
     def _end(self, machine: Machine, at: float, code: str, spot_code: str) -> None:
-        machine.ends_at, machine.gone_at = at, at + self.timing.shut_down_s
+        machine.ends_at, machine.gone_at = at, None if self.powered else at + self.timing.shut_down_s
         machine.reason_code = code
         machine.reason = f"User initiated ({gmt(at)})" if code.startswith("Client.") else code
         if machine.spot is not None:
@@ -108,7 +113,8 @@ class Cloud:
         """The host is gone: no notice, and the machine is terminated at once."""
         machine = self.machines[instance]
         self._end(machine, self.now(), "Server.InternalError", "instance-terminated-by-service")
-        machine.gone_at = machine.ends_at
+        if not self.powered:
+            machine.gone_at = machine.ends_at
 
     # --- instances ---------------------------------------------------------------------------------------------------
 
@@ -142,6 +148,21 @@ class Cloud:
         ]
         return {"Reservations": reservations, "NextToken": more}
 
+    def check_group_unused(self, region: str, name: str) -> None:
+        """Raises Refused while a machine is in the placement group, also one that is on its way out."""
+        now = self.now()
+        for machine in self.machines.values():
+            if (machine.region, machine.placement_group) == (region, name) and machine.state(now) != "terminated":
+                raise Refused("InvalidPlacementGroup.InUse", f"The placement group {name} is in use.")
+
+    def describe_instance_attribute(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        """``DescribeInstanceAttribute``, of the user data alone."""
+        (machine,) = self.instances(region, [p["InstanceId"]])
+        if p["Attribute"] != "userData":
+            raise Refused("UnsupportedOperation", f"this fake does not tell the attribute {p['Attribute']}")
+        value = base64.b64encode(machine.user_data.encode()).decode()
+        return {"InstanceId": machine.id, "UserData": {"Value": value} if value else {}}
+
     def terminate_instances(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         """``TerminateInstances``: all of them or, if one is unknown, none."""
         now, answers = self.now(), []
@@ -167,8 +188,16 @@ class Cloud:
             raise Refused("InvalidInstanceID.NotFound", text)
         return [known[one] for one in dict.fromkeys(ids)]
 
+    def check_unused(self, group: str) -> None:
+        """Raises Refused for a security group that machines are still in; moto knows nothing of our machines."""
+        now = self.now()
+        if any(group in m.groups and m.state(now) != "terminated" for m in self.machines.values()):
+            raise Refused("DependencyViolation", f"resource {group} has a dependent object")
+
     def _described(self, machine: Machine) -> dict[str, Any]:
         described = machine.described(self.now())
+        if described["State"]["Name"] == "running":
+            described["PublicIpAddress"] = self.public_address(machine)
         described["BlockDeviceMappings"] = [
             {
                 "DeviceName": a.device,

@@ -9,14 +9,17 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
+from everstep.testing.booting import Machines
 from everstep.testing.ec2 import meter
 from everstep.testing.ec2.cloud import Cloud
-from everstep.testing.ec2.faults import Fault, Faults
+from everstep.testing.ec2.faults import Faults
 from everstep.testing.ec2.identity import Signer
 from everstep.testing.ec2.market import SMALL_WORLD, Timing, World
 from everstep.testing.ec2.metadata import Metadata
 from everstep.testing.ec2.paper import Paper
+from everstep.testing.ec2.power import Power
 from everstep.testing.ec2.server import Server
+from everstep.testing.faults import Fault
 
 
 class FakeEc2:
@@ -28,6 +31,7 @@ class FakeEc2:
         throttle: at the vendor's documented rates.
         access_keys: ids that may call; None = any.
         allowed: actions that their policy allows, ``ec2:RunInstances``; None = all.
+        machines: where instances really boot, as processes; None = they are only written down. ``stop`` ends them.
         port: of the API; 0 = a free one.
         seed: of ids.
         now: UTC seconds.
@@ -41,6 +45,7 @@ class FakeEc2:
         throttle: bool = False,
         access_keys: frozenset[str] | None = None,
         allowed: frozenset[str] | None = None,
+        machines: Machines | None = None,
         port: int = 0,
         seed: int = 0,
         now: Callable[[], float] = time.time,
@@ -53,6 +58,10 @@ class FakeEc2:
         self.server = Server(self.cloud, self.faults, access_keys=access_keys, allowed=allowed, port=port)
         self.signer = Signer()
         self.metadata = Metadata(self.cloud, self.server.lock, self.signer)
+        self.machines = machines
+        self.power: Power | None = None
+        if machines is not None:
+            self.power = Power(self.cloud, self.server.lock, machines, metadata_url=self.metadata.url)
 
     @property
     def url(self) -> str:
@@ -70,11 +79,16 @@ class FakeEc2:
         """Serves."""
         self.server.start()
         self.metadata.start()
+        if self.power is not None:
+            self.power.start()
 
-    def stop(self) -> None:
-        """Serves no more; the books stay."""
+    def stop(self) -> list[str]:
+        """Serves no more; the books stay. Returns the machines that still ran."""
         self.server.stop()
         self.metadata.stop()
+        if self.power is not None:
+            self.power.stop()
+        return [] if self.machines is None else self.machines.close()
 
     # --- make it misbehave -------------------------------------------------------------------------------------------
 
@@ -120,10 +134,25 @@ class FakeEc2:
             self.cloud.machines[instance].maintenance.append({**event, "NotBefore": when, "NotAfter": when})
 
     def lose(self, instance: str) -> None:
-        """The host dies without notice."""
+        """The host dies without notice; EC2 says so at once."""
+        if self.power is not None:
+            self.power.cut(instance)
         with self.server.lock:
             self.cloud.settle()
             self.cloud.lose(instance)
+
+    def hang(self, instance: str) -> None:
+        """The host hangs without notice, connections stay open, and EC2 goes on saying that it runs."""
+        self._powered().freeze(instance)
+
+    def reboot(self, instance: str) -> None:
+        """As if somebody had rebooted it from within."""
+        self._powered().reboot(instance)
+
+    def _powered(self) -> Power:
+        if self.power is None:
+            raise ValueError("nothing runs on the machines of this fake; give it machines")
+        return self.power
 
     # --- look into the books -----------------------------------------------------------------------------------------
 

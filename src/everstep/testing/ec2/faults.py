@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from everstep.testing.ec2.market import Bucket
+from everstep.testing.faults import OrderedFaults
 
 DOCUMENTED = {
     # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html: bucket, refill per second. Its tables
@@ -32,52 +32,15 @@ CODES = {
 """What can be asked for: the vendor's code, HTTP status and words. ``cut`` closes the connection without a word."""
 
 
-@dataclass(slots=True)
-class Fault:
-    """One fault that waits for its calls.
-
-    Attributes:
-        operation: ``RunInstances``; empty = any.
-        kind: a key of ``CODES``; empty = only late.
-        late: the effect happens, and the answer is the fault all the same.
-        delay_s: wait so long first.
-        times: how many calls are left.
-        zone: only calls that name this zone.
-    """
-
-    operation: str
-    kind: str
-    late: bool
-    delay_s: float
-    times: int
-    zone: str
-
-
-class Faults:
-    """What was ordered and has not happened yet."""
+class Faults(OrderedFaults):
+    """Faults that were ordered, and the vendor's rates."""
 
     def __init__(self, *, throttle: bool, now: Callable[[], float]) -> None:
         """Args: throttle: at the documented rates."""
-        self._waiting: list[Fault] = []
+        super().__init__(CODES)
         self._throttle = throttle
         self._buckets: dict[tuple[str, str], Bucket] = {}
         self._now = now
-
-    def order(self, fault: Fault) -> None:
-        """Adds a fault. Raises ValueError for a kind that nobody knows."""
-        if fault.kind not in ("", *CODES):
-            raise ValueError(f"unknown fault {fault.kind!r}; known: {', '.join(CODES)}")
-        self._waiting.append(fault)
-
-    def take(self, operation: str, zone: str) -> Fault | None:
-        """The fault that this call meets."""
-        for fault in self._waiting:
-            if fault.operation in ("", operation) and fault.zone in ("", zone):
-                fault.times -= 1
-                if fault.times <= 0:
-                    self._waiting.remove(fault)
-                return fault
-        return None
 
     def throttled(self, region: str, operation: str) -> bool:
         """Whether the account is too fast."""

@@ -73,4 +73,5 @@ def _getter(name: str, known: Mapping[str, Getter]) -> Getter:
 
 def _passes(have: Any, wanted: Sequence[str]) -> bool:
     values = have if isinstance(have, list) else [have]
-    return any(fnmatchcase(v, w) for v in values for w in wanted)
+    # Brackets are plain characters to EC2.
+    return any(fnmatchcase(v, w.replace("[", "[[]")) for v in values for w in wanted)

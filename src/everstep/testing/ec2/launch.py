@@ -47,6 +47,7 @@ class Launches:
         bid = self._bid(zone, kind, p)
         if p["MinCount"] < 1 or p["MinCount"] > p["MaxCount"]:
             raise Refused("InvalidParameterValue", "minCount is above maxCount or below 1")
+        self._check_cluster(region, zone, kind, p)
         count = self._room(region, zone, kind, spot=bid is not None, wanted=(p["MinCount"], p["MaxCount"]))
         reservation = cloud.new_id("r")
         made = []
@@ -131,6 +132,30 @@ class Launches:
             raise Refused("SpotMaxPriceTooLow", f"{text} of {price}.")
         return bid
 
+    def _check_cluster(self, region: str, zone: str, kind: str, p: dict[str, Any]) -> None:
+        """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html; the codes are not documented,
+        but that of a group without room."""
+        cloud, name = self._cloud, p.get("Placement", {}).get("GroupName")
+        if not name:
+            return
+        strategies = cloud.paper.type(kind).get("PlacementGroupInfo", {}).get("SupportedStrategies", [])
+        if "cluster" not in strategies:
+            text = f"Cluster placement groups are not supported by the '{kind}' instance type."
+            raise Refused("InvalidParameterCombination", text)
+        behaviour = p.get("InstanceMarketOptions", {}).get("SpotOptions", {}).get("InstanceInterruptionBehavior")
+        if behaviour in ("stop", "hibernate"):
+            raise Refused("InvalidParameterCombination", "stop and hibernate do not go with a placement group")
+        now = cloud.now()
+        inside = [
+            m for m in cloud.machines.values() if (m.region, m.placement_group) == (region, name) and m.alive(now)
+        ]
+        if any(m.zone != zone for m in inside):
+            raise Refused("InvalidParameterValue", f"A cluster placement group lies in one zone, and {name} in another")
+        room = cloud.world.supplies[zone, kind].cluster_room
+        if room is not None and len(inside) + p["MinCount"] > room:
+            text = f"We currently do not have sufficient {kind} capacity in the placement group {name}."
+            raise Refused("InsufficientInstanceCapacity", text, status=500)
+
     def _room(self, region: str, zone: str, kind: str, *, spot: bool, wanted: tuple[int, int]) -> int:
         """How many of the wanted (least, most) there are. Raises Refused for fewer than the least."""
         cloud = self._cloud
@@ -189,6 +214,7 @@ class Launches:
             user_data="",
             metadata_tokens=p.get("MetadataOptions", {}).get("HttpTokens", "optional"),
             placement_group=p.get("Placement", {}).get("GroupName", ""),
+            profile=_profile(p.get("IamInstanceProfile", {})),
         )
         cloud.machines[name] = machine
         mappings = p.get("BlockDeviceMappings") or [{"DeviceName": "/dev/sda1", "Ebs": {}}]
@@ -196,8 +222,15 @@ class Launches:
             ebs = mapping.get("Ebs", {})
             disk = cloud.new_disk(zone, int(ebs.get("VolumeSize", 8)), ebs.get("VolumeType", "gp3"), "volume", p)
             disk.attachment = Attachment(name, mapping["DeviceName"], now, ebs.get("DeleteOnTermination", True))
+            disk.made_with = name
             machine.disks.append(disk.id)
         return machine
+
+
+def _profile(named: dict[str, str]) -> str:
+    if len(named) > 1:
+        raise Refused("InvalidParameterCombination", "The parameter 'arn' may not be used with 'name'")
+    return named.get("Name", "") or named.get("Arn", "").rpartition("/")[2]
 
 
 def _user_data(text: str) -> str:

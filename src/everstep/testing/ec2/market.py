@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-Steps = Sequence[tuple[float, float]]
-"""``(UTC second, value)``, in order: the value holds from then on, the first one also before."""
+from everstep.testing.steps import Steps, value_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +16,13 @@ class Supply:
         spot_usd_per_h: spot price over time.
         spot_room: how many spot machines the zone has over time; empty = without end.
         on_demand_room: how many on-demand machines; None = without end.
+        cluster_room: how many machines find a place in one cluster placement group; None = without end.
     """
 
     spot_usd_per_h: Steps
     spot_room: Steps = ()
     on_demand_room: int | None = None
+    cluster_room: int | None = None
 
     def price(self, now: float) -> float:
         """Spot price in force, USD per hour."""
@@ -82,19 +82,6 @@ SMALL_WORLD = World(
     },
     on_demand_usd_per_h={"g4dn.xlarge": 0.526, "g5.xlarge": 1.006},
 )
-
-
-def value_at(steps: Steps, now: float) -> float:
-    """The value in force."""
-    index = bisect_right([at for at, _ in steps], now) - 1
-    return steps[max(index, 0)][1]
-
-
-def changes(steps: Steps, start: float, end: float) -> list[tuple[float, float]]:
-    """What held at ``start``, with the instant it began, and every change up to ``end``."""
-    instants = [at for at, _ in steps]
-    first = max(bisect_right(instants, start) - 1, 0)
-    return [(at, value) for at, value in steps[first:] if at <= end]
 
 
 @dataclass(slots=True)

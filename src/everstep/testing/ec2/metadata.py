@@ -23,7 +23,15 @@ from everstep.testing.ec2.identity import Signer, document_of
 _TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN = "X-aws-ec2-metadata-token"
 _LONGEST_TTL_S = 21_600
+_ROLE = "/latest/meta-data/iam/security-credentials"
 Answer = tuple[int, str, dict[str, str]]
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A machine whose power is cut hangs up in the middle of an answer; that is nobody's fault."""
 
 
 class Metadata:
@@ -31,11 +39,15 @@ class Metadata:
 
     Attributes:
         asked: machine, method, path and status of every request.
+        asked_at: and when, UTC seconds, in the same order.
+        role_key: id of the access key that a machine with an instance profile is given.
     """
 
     def __init__(self, cloud: Cloud, lock: threading.RLock, signer: Signer) -> None:
         """Args: lock: held around each look into the books."""
         self.asked: list[tuple[str, str, str, int]] = []
+        self.asked_at: list[float] = []
+        self.role_key = "ASIAROLEOFTHEMACHINE"
         self._cloud = cloud
         self._lock = lock
         self._signer = signer
@@ -63,8 +75,7 @@ class Metadata:
                 self.end_headers()
                 self.wfile.write(data)
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
+        self._http = _Http(("127.0.0.1", 0), Handler)
         self._url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), name="metadata", daemon=True)
 
@@ -95,7 +106,8 @@ class Metadata:
             self._cloud.settle()
             machine = self._cloud.machines.get(instance)
             found = self._look(machine, method, "/" + rest, {k.lower(): v for k, v in headers.items()})
-        self.asked.append((instance, method, "/" + rest, found[0]))
+            self.asked.append((instance, method, "/" + rest, found[0]))
+            self.asked_at.append(self._cloud.now())
         return found
 
     def _look(self, machine: Machine | None, method: str, path: str, headers: dict[str, str]) -> Answer:
@@ -143,6 +155,8 @@ class Metadata:
         }
         if path in plain:
             return plain[path]
+        if machine.profile and path.startswith(_ROLE):
+            return self._role(machine, path.removeprefix(_ROLE).strip("/"))
         if path == "/latest/dynamic/instance-identity/signature":
             return self._signer.signature(document)
         if path == "/latest/dynamic/instance-identity/rsa2048":
@@ -154,6 +168,23 @@ class Metadata:
         if machine.doom is not None and path == "/latest/meta-data/spot/termination-time":
             return _stamp(machine.doom[0])
         return None
+
+    def _role(self, machine: Machine, name: str) -> str | None:
+        """The names of roles, or credentials of one: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/
+        instance-metadata-security-credentials.html. The role is called as its profile, as the console does it."""
+        if name != machine.profile:
+            return machine.profile if not name else None
+        now = self._cloud.now()
+        credentials = {
+            "Code": "Success",
+            "LastUpdated": _stamp(now),
+            "Type": "AWS-HMAC",
+            "AccessKeyId": self.role_key,
+            "SecretAccessKey": "of-the-role",
+            "Token": "session-of-the-role",
+            "Expiration": _stamp(now + 6 * 3600),
+        }
+        return json.dumps(credentials)
 
 
 def _stamp(at: float) -> str:

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from everstep.testing.ec2 import filters as by
+from everstep.testing.ec2.books import tag_list
 from everstep.testing.ec2.wire import Refused
 
 ACCOUNT = "123456789012"
-TAGGABLE = {"instance", "volume", "spot-instances-request", "network-interface", "elastic-gpu"}
+TAGGABLE = {"instance", "volume", "spot-instances-request", "network-interface", "elastic-gpu", "placement-group"}
 _PUBLIC = "resolve:ssm:/aws/service/"
 
 
@@ -21,14 +23,20 @@ class Paper:
         self.account = account
         self._backends: dict[str, Any] = {}
         self._types: dict[str, dict[str, Any]] = {}
-        self._groups: set[tuple[str, str]] = set()
+        self._groups: dict[tuple[str, str], dict[str, str]] = {}
 
     def backend(self, region: str) -> Any:
         """moto's EC2 in a region, of this fake alone."""
         from moto.ec2.models import EC2Backend
 
         if region not in self._backends:
-            self._backends[region] = EC2Backend(region, self.account)
+            made: Any = EC2Backend(region, self.account)
+            # moto's default group keeps its members apart. EC2's lets them reach each other:
+            # https://docs.aws.amazon.com/vpc/latest/userguide/default-security-group.html
+            group = made.get_default_security_group()
+            members = [{"GroupId": group.id}]
+            made.authorize_security_group_ingress(group.id, "-1", None, None, [], source_groups=members)
+            self._backends[region] = made
         return self._backends[region]
 
     # --- machine types -----------------------------------------------------------------------------------------------
@@ -55,6 +63,11 @@ class Paper:
         if subnet is None:
             raise Refused("MissingInput", f"No default subnet for availability zone: '{zone}'.")
         return str(subnet.id)
+
+    def zone_id(self, region: str, zone: str) -> str:
+        """``use1-az4`` of ``us-east-1a``: what the zone is called in every account."""
+        found = {z.name: z.zone_id for z in self.backend(region).describe_availability_zones()}
+        return str(found[zone])
 
     def zone_of_subnet(self, region: str, subnet: str) -> str:
         """Where a subnet lies."""
@@ -105,21 +118,28 @@ class Paper:
         """``CreatePlacementGroup``."""
         if self.has_group(region, p["GroupName"]):
             raise Refused("InvalidPlacementGroup.Duplicate", f"The Placement Group '{p['GroupName']}' already exists.")
-        self._groups.add((region, p["GroupName"]))
-        return {"PlacementGroup": _group(p["GroupName"])}
+        if p.get("Strategy") != "cluster":
+            raise Refused("UnsupportedOperation", "this fake plays cluster placement groups only")
+        tags = self.tags_of(p.get("TagSpecifications", [])).get("placement-group", {})
+        self._groups[region, p["GroupName"]] = dict(tags)
+        return {"PlacementGroup": _group(p["GroupName"], tags)}
 
     def delete_placement_group(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         """``DeletePlacementGroup``."""
         if not self.has_group(region, p["GroupName"]):
             raise Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{p['GroupName']}' is unknown.")
-        self._groups.remove((region, p["GroupName"]))
+        del self._groups[region, p["GroupName"]]
         return {}
 
     def describe_placement_groups(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         """``DescribePlacementGroups``."""
         wanted = p.get("GroupNames")
-        mine = sorted(name for r, name in self._groups if r == region and (not wanted or name in wanted))
-        return {"PlacementGroups": [_group(name) for name in mine]}
+        known = {name: tags for (r, name), tags in self._groups.items() if r == region}
+        for name in wanted or ():
+            if name not in known:
+                raise Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+        described = [_group(name, tags) for name, tags in sorted(known.items()) if not wanted or name in wanted]
+        return {"PlacementGroups": by.matching(described, p.get("Filters", []), by.GROUP)}
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -167,5 +187,5 @@ def region_of(zone: str) -> str:
     return found[0] if found else ""
 
 
-def _group(name: str) -> dict[str, str]:
-    return {"GroupName": name, "Strategy": "cluster", "State": "available"}
+def _group(name: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    return {"GroupName": name, "Strategy": "cluster", "State": "available", "Tags": tag_list(dict(tags))}

@@ -1,4 +1,4 @@
-"""The fake vendor on the wire: EC2's query protocol and the price list's JSON, over HTTP on loopback.
+"""The fake vendor on the wire: EC2's query protocol, the JSON of price list and quotas, over HTTP on loopback.
 
 Answers are written by moto's serializer; networks, images and launch templates are moto's own (see ``PASSED_ON``).
 """
@@ -23,23 +23,27 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from everstep.testing.ec2 import catalog, wire
 from everstep.testing.ec2.cloud import Cloud
-from everstep.testing.ec2.faults import CODES, Fault, Faults
+from everstep.testing.ec2.faults import CODES, Faults
 from everstep.testing.ec2.wire import Refused
+from everstep.testing.faults import Fault
 
 PASSED_ON = {
+    "AllocateAddress",
     "AuthorizeSecurityGroupIngress",
     "CreateLaunchTemplate",
     "CreateSecurityGroup",
     "DeleteLaunchTemplate",
     "DeleteSecurityGroup",
+    "DescribeAddresses",
     "DescribeAvailabilityZones",
     "DescribeImages",
     "DescribeLaunchTemplates",
     "DescribeLaunchTemplateVersions",
-    "DescribeRegions",
     "DescribeSecurityGroups",
     "DescribeSubnets",
     "DescribeVpcs",
+    "ReleaseAddress",
+    "RevokeSecurityGroupIngress",
 }
 """What moto answers. Whatever is in neither list is refused: a fake that says yes to everything proves nothing."""
 _CREDENTIAL = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request")
@@ -48,6 +52,7 @@ _OWN: dict[str, str] = {
     "CreateTags": "create_tags",
     "CreateVolume": "create_volume",
     "DeleteVolume": "delete_volume",
+    "DescribeInstanceAttribute": "describe_instance_attribute",
     "DescribeInstances": "describe_instances",
     "DescribeSpotInstanceRequests": "describe_spot_instance_requests",
     "DescribeVolumes": "describe_volumes",
@@ -61,11 +66,17 @@ _PAPER = {
     "DescribePlacementGroups": "describe_placement_groups",
 }
 _READ: dict[str, Callable[[Cloud, str, dict[str, Any]], dict[str, Any]]] = {
+    "DescribeRegions": catalog.describe_regions,
     "DescribeInstanceTypes": catalog.describe_instance_types,
     "DescribeInstanceTypeOfferings": catalog.describe_instance_type_offerings,
     "DescribeSpotPriceHistory": catalog.describe_spot_price_history,
     "GetSpotPlacementScores": catalog.get_spot_placement_scores,
 }
+_JSON: dict[tuple[str, str], tuple[str, Callable[[Cloud, str, dict[str, Any]], dict[str, Any]]]] = {
+    ("AWSPriceListService", "GetProducts"): ("pricing", catalog.get_products),
+    ("ServiceQuotasV20190624", "ListServiceQuotas"): ("servicequotas", catalog.list_service_quotas),
+}
+"""By target: the name a request is signed for, and the answer."""
 _LOG_LENGTH = 10_000
 
 
@@ -150,14 +161,14 @@ class Server:
         request = Request(environ)
         json_protocol = "X-Amz-Target" in request.headers
         try:
-            status, body = self._priced(request) if json_protocol else self._asked(request)
+            status, body = self._json(request) if json_protocol else self._asked(request)
         except Refused as refused:
             self.refused.append((refused.code, refused.message))
             status = refused.status
             body = _json_fault(refused) if json_protocol else _xml_fault(refused)
         except _Cut:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-            return []
+            raise ConnectionAbortedError from None  # werkzeug takes it for a client that left, and says nothing
         except Exception:
             # A fault of the fake, not of the caller: tests look at ``crashes``.
             self.crashes.append(traceback.format_exc())
@@ -193,10 +204,14 @@ class Server:
     def _done(self, request: Request, region: str, name: str, p: dict[str, Any]) -> tuple[int, str]:
         writer = _Wire(self._cloud.paper.backend(region))
         if name in PASSED_ON:
+            if name == "DeleteSecurityGroup":
+                self._cloud.check_unused(p.get("GroupId", ""))
             return writer.passed_on(request)
         if name in _READ:
             result = _READ[name](self._cloud, region, p)
         elif name in _PAPER:
+            if name == "DeletePlacementGroup":
+                self._cloud.check_group_unused(region, p["GroupName"])
             result = getattr(self._cloud.paper, _PAPER[name])(region, p)
         elif name in _OWN:
             result = getattr(self._cloud, _OWN[name])(region, p)
@@ -204,19 +219,21 @@ class Server:
             raise Refused("UnsupportedOperation", f"this fake does not play {name}")
         return 200, writer.written(request, result)
 
-    def _priced(self, request: Request) -> tuple[int, str]:
-        self._caller(request, "pricing")
-        name = request.headers["X-Amz-Target"].rpartition(".")[2]
+    def _json(self, request: Request) -> tuple[int, str]:
+        """The services that speak JSON: the price list and the Service Quotas."""
+        target, _, name = request.headers["X-Amz-Target"].rpartition(".")
+        service, answer = _JSON.get((target, name), ("", None))
+        if answer is None:
+            raise Refused("UnknownOperationException", f"this fake does not play {target}.{name}")
+        region = self._caller(request, service)
         p = json.loads(request.get_data() or b"{}")
-        self.calls.append((self._cloud.now(), "us-east-1", name, p))
-        self._permit(f"pricing:{name}")
+        self.calls.append((self._cloud.now(), region, name, p))
+        self._permit(f"{service}:{name}")
         fault = self._meets(name, "")
         if fault is not None and fault.kind:
             raise _refusal(fault.kind)
-        if name != "GetProducts":
-            raise Refused("InvalidAction", f"this fake does not play {name}")
         with self.lock:
-            return 200, json.dumps(catalog.get_products(self._cloud, p))
+            return 200, json.dumps(answer(self._cloud, region, p))
 
     def _meets(self, name: str, zone: str) -> Fault | None:
         fault = self._faults.take(name, zone)
@@ -253,7 +270,8 @@ def _needed(name: str, p: dict[str, Any]) -> list[str]:
     """The actions a policy must allow for a call: https://docs.aws.amazon.com/service-authorization/."""
     tagging = ["ec2:CreateTags"] if p.get("TagSpecifications") else []
     image = ["ssm:GetParameters"] if str(p.get("ImageId", "")).startswith("resolve:ssm:") else []
-    return [f"ec2:{name}", *tagging, *image]
+    role = ["iam:PassRole"] if p.get("IamInstanceProfile") else []
+    return [f"ec2:{name}", *tagging, *image, *role]
 
 
 def _refusal(kind: str) -> Exception:

@@ -40,6 +40,7 @@ _PLAIN = {
 _BY_INDEX: Any = type(iter(type("Sequence", (), {"__getitem__": lambda self, index: index})()))
 """What ``iter`` gives for an object that has only ``__getitem__``, such as a map-style data set."""
 
+_KNOWN = frozenset({*_PLAIN, _BY_INDEX})
 _SEQUENCES: tuple[type, ...] = (type(iter([])), type(iter(())), type(reversed([])))
 
 _PROGRESS_BARS = ("tqdm", "rich")
@@ -188,7 +189,7 @@ def _take(iterator: Iterator[Any], count: int) -> None:
 
 
 def _is_known(iterator: Any) -> bool:
-    if isinstance(iterator, Batches) or type(iterator) in (*_PLAIN, _BY_INDEX):
+    if type(iterator) in _KNOWN or isinstance(iterator, Batches):
         return True
     children = _beneath(iterator)
     return children is not None and all(_is_known(child) for child in children)

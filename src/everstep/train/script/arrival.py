@@ -11,6 +11,7 @@ from typing import Any
 
 from everstep.model import handshake
 from everstep.train.script import batches, graph, loopgraph, objects, states, surroundings
+from everstep.train.script.again import Again
 from everstep.train.script.heads import Record
 from everstep.train.script.path import Path, Place, Stranger, common_prefix, place, user_frames
 from everstep.train.script.refusal import refuse
@@ -27,18 +28,27 @@ class Arriving:
         session: told when the safe point is restored.
         saved: the state of the save.
         began: monotonic seconds when the relaunch began.
+        again: writes nothing before the safe point if this is the second try.
+
+    Attributes:
+        path: the way to the safe point.
     """
 
-    def __init__(self, parts: Parts, session: Session, saved: dict[str, Any], began: float) -> None:
+    def __init__(self, parts: Parts, session: Session, saved: dict[str, Any], began: float, again: Again) -> None:
         self._parts = parts
         self._session = session
         self._saved = saved
         self._restoring = graph.Restoring(saved["graph"])
         self._began = began
+        self._again = again
+        self._wrote_early = False
         self.path: Path = saved["path"]
 
     def early(self, frame: FrameType) -> None:
         """Write the saved values for the first time, so that conditions on the way see them."""
+        if self._again.is_second:
+            return
+        self._wrote_early = True
         try:
             stack, places = self._frames(frame)
         except Stranger:
@@ -74,6 +84,13 @@ class Arriving:
         differs = "" if surroundings.modes() == modes else surroundings.set_modes(modes)
         if differs:
             refuse(f"the script arrives at the saved loop with other switches: {differs}")
+
+    def try_again(self, ended: str) -> None:
+        """The script ended before the safe point: begin anew if that may help. Returns if not."""
+        alone, asked = self._parts.gang.world_size == 1, self._parts.terminations.asked
+        if self._wrote_early and alone and not asked and self._again.possible:
+            self._parts.reporter.say(f"on its way to the saved loop {ended}; it is tried once more in another way")
+            self._again.start(self._parts.output.end)
 
     def never(self, ended: str) -> None:
         """The script ended before the safe point."""

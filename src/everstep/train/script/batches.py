@@ -29,14 +29,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
 
 from everstep.train import randomness
-from everstep.train.loaders import CollateWithState, InitWithState, Tap, WrongData, samplers, worker_random
+from everstep.train.loaders import Tap, WrongData, samplers
 from everstep.train.script import mutables
-from everstep.train.script.glance import Draws, glance, glance_random
+from everstep.train.script.glance import Draws, glance
+from everstep.train.script.workers import Collate, Init, Position, reachable, same_random
 
 PLACEHOLDER = object()
 """Stands for a batch that was consumed before the save."""
-
-Position = dict[str, Any]
 
 _plain_iter = DataLoader.__iter__
 
@@ -112,7 +111,7 @@ class Batches(Iterator[Any]):
         if self._indexed:
             self._loader.__dict__["sampler" if loader.batch_sampler is None else "batch_sampler"] = self._tap
         if self._workers:
-            self._loader.__dict__["collate_fn"] = _Collate(loader.collate_fn)
+            self._loader.__dict__["collate_fn"] = Collate(loader.collate_fn)
         self._inner: Iterator[Any] | None = None
         self._passes = -1
         self._states: dict[int, bytes] = {}
@@ -225,7 +224,7 @@ class Batches(Iterator[Any]):
         these random states."""
         put: dict[str, Any] = {}
         if states is not None and self._workers:
-            put["worker_init_fn"] = _Init(self._loader.worker_init_fn, states)
+            put["worker_init_fn"] = Init(self._loader.worker_init_fn, states)
             if self._passes:
                 # Nothing was drawn for seeds, and the sampler was asked once, not twice.
                 self._tap.idle_openings = 1
@@ -404,7 +403,7 @@ class Batches(Iterator[Any]):
                 mutables.restore(self._stream, stream_now)
 
     def _skip(self, position: Position, consumed: int) -> None:
-        skip, states = self._reachable(position, consumed)
+        skip, states = reachable(position, consumed)
         self._reset_counters(skip, states)
         self._tap.skip = skip
         self._open(states if self._passes or skip else None)
@@ -427,27 +426,9 @@ class Batches(Iterator[Any]):
         else:
             self._expected = position
 
-    def _reachable(self, position: Position, consumed: int) -> tuple[int, dict[int, bytes]]:
-        """How many batches need not be fetched, and the worker states to go on with after these."""
-        if not self._indexed:
-            return 0, position["start_states"]
-        if not self._workers:
-            return consumed, {}
-        rounds = consumed - consumed % self._workers
-        taken = position["consumed"]
-        if rounds and rounds == taken:
-            return rounds, position["states"]
-        if (
-            rounds
-            and taken - self._workers <= rounds < taken
-            and rounds == (taken - 1) // self._workers * self._workers
-        ):
-            return rounds, position["round_states"]
-        return 0, position["start_states"]
-
     def _verify(self, position: Position) -> None:
         self._expected = None
-        differ = [worker for worker in self._states if not _same_random(self._states, position["states"], worker)]
+        differ = [worker for worker in self._states if not same_random(self._states, position["states"], worker)]
         if self._check != position["check"] or differ:
             what = "sampler does not give the order" if self._indexed else "stream does not give the batches"
             kind = type(self._loader.dataset).__qualname__
@@ -455,25 +436,6 @@ class Batches(Iterator[Any]):
                 f"the {what} the checkpoint was trained on ({kind}). What draws random numbers while it runs needs "
                 "a generator of its own; otherwise the data or the sampler has changed"
             )
-
-
-def _same_random(one: dict[int, bytes], other: dict[int, bytes], worker: int) -> bool:
-    """The worker has the same random states in both. (Pickles of equal values need not be equal.)"""
-    return worker in other and glance_random(pickle.loads(one[worker])) == glance_random(pickle.loads(other[worker]))
-
-
-class _Collate(CollateWithState):
-    def state(self, dataset: Any) -> dict[str, Any]:
-        roots = {"dataset": dataset, "collate": self._collate}
-        return {**worker_random(), "kept": mutables.capture(roots), "opaque": mutables.opaque(roots)}
-
-
-class _Init(InitWithState):
-    def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
-        info = torch.utils.data.get_worker_info()
-        assert info is not None
-        mutables.restore({"dataset": info.dataset}, state["kept"])
 
 
 def adopt(tickets: list[tuple[Position, int]], run: Callable[[], None], *, may_be_left: bool = False) -> None:

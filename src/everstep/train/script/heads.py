@@ -21,7 +21,7 @@ from everstep.train.script.advance import watch
 from everstep.train.script.checksums import checksum
 from everstep.train.script.holders import Entrances
 from everstep.train.script.path import Ended
-from everstep.train.script.plain import plain, plain_locals
+from everstep.train.script.plain import SIMPLE, plain, plain_locals
 from everstep.train.script.rewrite import Rewritten, Site
 from everstep.train.script.steps import Steps
 
@@ -67,7 +67,8 @@ class Record:
         noting: note the random states before each pass.
         start: random states before the iterator was made; None: not noted.
         before: random states before the pass after ``before_at`` passes.
-        item: checksum of the last item that was handed out, where `noting`.
+        item: checksum of the last item that was handed out, where `noting`; None: it is that of ``atom``.
+        atom: the last item itself, if it is a number or a text; its checksum is made when somebody asks for it.
         length: of what is iterated over, if it tells.
         iterator: what a ``for`` draws from; None for ``while``.
         entries: per loop inside, how often it was entered in this pass.
@@ -77,6 +78,7 @@ class Record:
     """
 
     __slots__ = (
+        "atom",
         "before",
         "before_at",
         "began_at",
@@ -107,13 +109,18 @@ class Record:
         self.start: states.States | None = None
         self.before: states.States | None = None
         self.before_at = -1
-        self.item = ""
+        self.item: str | None = ""
+        self.atom: Any = None
         self.length: int | None = None
         self.iterator: Any = None
         self.entries: dict[Loop, int] = {}
         self.ended: list[Ended] = []
         self.exhausted = self.stepped = False
         self.shared: bool | None = False
+
+    def checksum(self) -> str:
+        """Of the last item that was handed out, "" where it was not noted."""
+        return checksum(self.atom) if self.item is None else self.item
 
 
 class Replay(Protocol):
@@ -225,7 +232,7 @@ class Heads:
         for item in iterator:
             record.begun += 1
             if record.noting:
-                record.item = checksum(item)
+                record.item, record.atom = (None, item) if type(item) in SIMPLE else (checksum(item), None)
             yield item
             if record.entries:
                 record.entries.clear()

@@ -25,7 +25,9 @@ from everstep.train.opening import Opened, Opening
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests
+from everstep.train.saves import Saves
 from everstep.train.script import batches, graph, loaderkind, surroundings
+from everstep.train.script.again import Again
 from everstep.train.script.arrival import Arriving
 from everstep.train.script.audit.audits import Audits, Wanted, clear
 from everstep.train.script.audit.handover import Script
@@ -37,11 +39,11 @@ from everstep.train.script.ranks import Meeting, at_start, follow
 from everstep.train.script.refusal import refuse, refuse_use, tell_with
 from everstep.train.script.replay import Replaying
 from everstep.train.script.rewrite import Rewritten
-from everstep.train.script.saving import Saves, Settings
 from everstep.train.script.session import FORMAT, Parts, Session
 from everstep.train.script.sources import Source, Sources, package_folders
 from everstep.train.script.steps import Steps
 from everstep.train.script.stopping import Stopping
+from everstep.train.surroundings import Surroundings
 
 _KEEP = 3
 
@@ -92,6 +94,7 @@ class _Start:
     def __init__(self, order: Order) -> None:
         # The script may change the working folder.
         self._order = order = replace(order, folder=order.folder.absolute())
+        self._again = Again()
         self._env = os.environ
         self._env_at_start = dict(os.environ)
         self._place = Place(dict(zip(("work", "script"), self._roots(), strict=False)))
@@ -99,6 +102,11 @@ class _Start:
         _keep_out_of_the_scripts_logs()
         self.reporter = Reporter(Path(report_dir) if report_dir else None, int(self._env.get("RANK") or 0))
         tell_with(self.reporter.refuse)
+        if self._env.get(handshake.ENV_CHECKPOINT_MIRROR) and self.reporter.rank == 0:
+            self.reporter.warn(
+                "the mirror is not used: a script that is resumed without changes keeps its checkpoints in "
+                f"{order.folder} alone; everstep.train.attach in the script fills it"
+            )
         self.gang = self._gang()
         graph.refuse_with(refuse_use)
         self._folder = Folder(order.folder, self.reporter.warn)
@@ -175,15 +183,15 @@ class _Start:
         output = self._output(self._opened.attempt, steps)
         terminations = Stopping()
         control = self._env.get(handshake.ENV_CONTROL_FILE)
-        keep = int(self._env.get(handshake.ENV_CHECKPOINT_KEEP) or _KEEP)
+        requests = Requests(Path(control) if control else None, self.reporter.utc())
         parts = Parts(
             steps=steps,
             sources=sources,
             output=output,
-            saves=Saves(self._folder, self.reporter, pace, Settings(self._opened.attempt, keep, True)),
+            saves=self._saves(pace, output, requests, terminations),
             pace=pace,
             reporter=self.reporter,
-            requests=Requests(Path(control) if control else None, self.reporter.utc()),
+            requests=requests,
             terminations=terminations,
             gang=self.gang,
             every_steps=self._order.every_steps,
@@ -195,7 +203,7 @@ class _Start:
         self.sources = sources
         arriving = None
         if saved is not None:
-            arriving = Arriving(parts, session, saved, began)
+            arriving = Arriving(parts, session, saved, began, self._again)
             session.heads.replay = Replaying(session.heads, arriving.path, arriving)
         else:
             self.reporter.fact(handshake.FACT_RESTORED, base=None, restore_s=time.monotonic() - began)
@@ -206,6 +214,30 @@ class _Start:
         sources.install()
         terminations.listen()
         return session, arriving
+
+    def _saves(self, pace: Pace, output: Output, requests: Requests, terminations: Stopping) -> Callable[[Gang], Saves]:
+        assert self._opened is not None
+        attempt, source = self._opened.attempt, self._opened.source
+
+        def made(gang: Gang) -> Saves:
+            around = Surroundings(
+                gang=gang,
+                folder=self._folder,
+                reporter=self.reporter,
+                requests=requests,
+                terminations=terminations,
+                pace=pace,
+                attempt=attempt,
+                base=source,
+                keep=int(self._env.get(handshake.ENV_CHECKPOINT_KEEP) or _KEEP),
+                one_folder=True,
+                # Nobody knows what the script changes next, and where.
+                copy_at_once=True,
+                sync_beside=output.sync,
+            )
+            return Saves({}, around, str, None if source is None else source.step)
+
+        return made
 
     def _audits(self, attempt: int) -> Audits | None:
         order, wanted = self._order, self._order.audit
@@ -295,21 +327,28 @@ def _keep_out_of_the_scripts_logs() -> None:
 
 
 def _run(start: _Start, session: Session, arriving: Arriving | None) -> None:
+    pid = os.getpid()
     try:
         code, module = start.main()
         with patient_drops() if start.gang.world_size > 1 else nullcontext():
             _execute(code, vars(module))
     except BaseException as error:
-        if session.heads.replay is not None and arriving is not None:
+        # A child that the script has forked ends here, too, and has nothing to say.
+        if session.heads.replay is not None and arriving is not None and os.getpid() == pid:
+            ended = f"the script ended by {type(error).__name__}: {error}"
+            if isinstance(error, Exception | SystemExit):
+                arriving.try_again(ended)
             traceback.print_exc()
-            arriving.never(f"the script ended by {type(error).__name__}: {error}")
+            arriving.never(ended)
         raise
     else:
-        if session.heads.replay is not None and arriving is not None:
+        if session.heads.replay is not None and arriving is not None and os.getpid() == pid:
+            arriving.try_again("the script came to its end")
             arriving.never("the script came to its end")
     finally:
-        start.reporter.flush()
-        session.close()
+        if os.getpid() == pid:
+            start.reporter.flush()
+            session.close()
 
 
 def _execute(code: CodeType, names: dict[str, Any]) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 
 _ATOMS = (int, float, complex, str, bytes, bool, type(None))
+SIMPLE = frozenset(_ATOMS)
+"""Types of values that stand for themselves."""
+_KINDS = SIMPLE | {list, tuple, set, dict, torch.Tensor}
 _MOST = 1024
 
 
@@ -29,9 +32,18 @@ def plain(value: Any) -> Any:
 
 def plain_locals(frame: FrameType) -> dict[str, Any]:
     """The plain ones among the local variables of a function; nothing for a module, whose globals stay."""
-    if frame.f_locals is frame.f_globals:
+    values = frame.f_locals
+    if values is frame.f_globals:
         return {}
-    return {name: copy for name, value in frame.f_locals.items() if (copy := plain(value)) is not NOT_PLAIN}
+    found = {}
+    for name, value in values.items():
+        kind = type(value)
+        if kind in _KINDS:
+            # What is not even looked at costs least: there may be many.
+            copy = value if kind in SIMPLE else plain(value)
+            if copy is not NOT_PLAIN:
+                found[name] = copy
+    return found
 
 
 class _TooMuch(Exception):
@@ -43,7 +55,7 @@ def _copy(value: Any, budget: list[int]) -> Any:
     if budget[0] < 0:
         raise _TooMuch
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in SIMPLE:
         return value
     if kind in (list, tuple, set):
         budget[0] -= len(value)

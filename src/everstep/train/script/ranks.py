@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -173,14 +173,24 @@ def follow(
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a rank wants at a safe point; of all ranks together: what any of them wants."""
+    """What a rank wants at a safe point; of all ranks together: what any of them wants.
+
+    Attributes:
+        save: a save is due.
+        asked: somebody has asked for one: it is to be complete before training goes on.
+        stop: and it is to end then.
+        hold: and it is to stand still then.
+        busy: its part of the save that is under way is not through.
+    """
 
     save: bool
+    asked: bool
     stop: bool
     hold: bool
+    busy: bool
 
 
-NOTHING = Wishes(save=False, stop=False, hold=False)
+NOTHING = Wishes(save=False, asked=False, stop=False, hold=False, busy=True)
 
 
 class Apart(Exception):
@@ -246,17 +256,17 @@ class Votes:
         if self._gang is None:
             self._gang = self._join()
             self._group = dist.new_group(backend="gloo", timeout=_VOTE_PATIENCE)
-        mine = [int(wishes.save), int(wishes.stop), int(wishes.hold), count, -count, self._pace()]
+        mine = [*map(int, astuple(wishes)), count, -count, self._pace()]
         ballot = torch.tensor(mine, dtype=torch.int64)
         try:
             dist.all_reduce(ballot, op=dist.ReduceOp.MAX, group=self._group)
         except RuntimeError as error:
             raise Apart(f"another rank did not vote: {error}") from error
-        save, stop, hold, most, least, self._every = ballot.tolist()
+        *wanted, most, least, self._every = ballot.tolist()
         self._left = self._every
         if most != -least:
             raise Apart(f"one rank has done {-least} steps, another {most}")
-        return Wishes(bool(save), bool(stop), bool(hold))
+        return Wishes(*map(bool, wanted))
 
     def _pace(self) -> int:
         """Safe points to the next vote, by rank 0's clock; the others leave it to rank 0."""

@@ -49,9 +49,14 @@ def refuse_use(text: str) -> NoReturn:
 
 def leave(code: int) -> NoReturn:
     """End at once; children that ``multiprocessing`` made, data-loader workers above all, go too."""
-    for child in multiprocessing.active_children():
-        with contextlib.suppress(Exception):
-            child.kill()
+    end_children()
     with contextlib.suppress(Exception):
         sys.stderr.flush()
     os._exit(code)
+
+
+def end_children() -> None:
+    """Kill what ``multiprocessing`` has started."""
+    for child in multiprocessing.active_children():
+        with contextlib.suppress(Exception):
+            child.kill()

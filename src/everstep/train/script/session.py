@@ -6,15 +6,17 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from everstep.model import handshake
 from everstep.train.gang import Gang
 from everstep.train.pace import Pace
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests, Terminations
+from everstep.train.saves import Fenced, Saves
 from everstep.train.script import graph, objects, progress, states, surroundings
 from everstep.train.script.advance import position
 from everstep.train.script.audit.audits import Audits
@@ -24,18 +26,18 @@ from everstep.train.script.output import Output
 from everstep.train.script.path import InComprehension, Path, Stranger, Turn, place, user_frames
 from everstep.train.script.ranks import MOST_POINTS, NOTHING, Apart, Votes, Wishes, joined, strangers
 from everstep.train.script.refusal import leave, refuse
-from everstep.train.script.saving import Saves
 from everstep.train.script.setup import Setup
 from everstep.train.script.sources import Sources
 from everstep.train.script.steps import Steps
 
+_T = TypeVar("_T")
 FORMAT = 1
 _HOLD_LOOK_S = 0.1
 _REPORT_EVERY_S = 0.2
 _LOOK_EVERY_S = 0.001
 """Passes that are shorter than this are not looked at one by one."""
 _PATIENCE_S = 10.0
-_HELPING_THREADS = ("_pin_memory_loop", "TMonitor", "_AsyncWriterThread", "QueueFeederThread")
+_HELPING_THREADS = ("everstep-", "_pin_memory_loop", "TMonitor", "_AsyncWriterThread", "QueueFeederThread")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Parts:
     """What a session works with.
 
     Attributes:
+        saves: makes what writes the saves of all these ranks.
         every_steps: steps between saves; None: `pace` decides.
         audits: None: saves are not audited.
         bottom: the code that runs the script: below it is nothing of the user's.
@@ -51,7 +54,7 @@ class Parts:
     steps: Steps
     sources: Sources
     output: Output
-    saves: Saves
+    saves: Callable[[Gang], Saves]
     pace: Pace
     reporter: Reporter
     requests: Requests
@@ -84,6 +87,7 @@ class Session:
         self._warned: set[str] = set()
         self._reported_at = self._look_at = 0.0
         self._total: int | None = None
+        self._saves: Saves | None = None
         self._votes: Votes | None = None
         if parts.gang.world_size > 1:
             self._votes = Votes(lambda: joined(os.environ), parts.every_steps or MOST_POINTS)
@@ -100,9 +104,11 @@ class Session:
         self._resumed = True
 
     def close(self) -> None:
-        """The script is over."""
+        """The script is over. A single process completes the save that is under way."""
         if self._parts.audits is not None:
             self._parts.audits.close()
+        if self._saves is not None:
+            self._saves.close()
         if self._votes is not None:
             self._votes.close()
 
@@ -122,7 +128,12 @@ class Session:
             self._parts.audits.look(now)
         self._report(now)
         wishes = self._agreed(self._wishes(now))
-        if not (wishes.save or wishes.stop) or not self._save(record, now):
+        if self._pending and not wishes.busy:
+            self._unless_fenced(self._writer().advance)
+        asked = wishes.asked or wishes.stop
+        if not (asked or (wishes.save and self._next_may_begin())) or not self._save(record, now, at_once=asked):
+            return
+        if not asked:
             return
         self._parts.requests.saved()
         if wishes.stop:
@@ -142,10 +153,15 @@ class Session:
         due = parts.pace.due(now)
         if parts.every_steps is not None:
             due = self._counted_due()
-        parts.requests.look(parts.reporter.utc(), parts.pace.margin_s())
+        parts.requests.look(parts.reporter.utc(), parts.pace.margin_s(pending=self._pending))
         parts.pace.expect(parts.requests.hazard_per_h)
-        paced = due and parts.gang.rank == 0
-        return Wishes(paced or parts.requests.save, self._stopping(), parts.requests.holding)
+        return Wishes(
+            save=due and parts.gang.rank == 0,
+            asked=parts.requests.save,
+            stop=self._stopping(),
+            hold=parts.requests.holding,
+            busy=self._saves is not None and self._saves.busy(),
+        )
 
     def _counted_due(self) -> bool:
         every = self._parts.every_steps
@@ -195,24 +211,54 @@ class Session:
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
-    def _save(self, record: Record, now: float) -> bool:
-        count = self._parts.steps.count
-        if count == self._saved_step:
+    def _save(self, record: Record, now: float, *, at_once: bool) -> bool:
+        """True if a save of this step is published, or, unless it is to be ``at_once``, under way."""
+        count, saves, audits = self._parts.steps.count, self._writer(), self._parts.audits
+        # What is under way comes first: two saves never overlap, and the files of the next one are looked at later.
+        self._unless_fenced(saves.complete)
+        if saves.step == count:
             return True
         state = self._state_or_none(record, now)
         (nobody,) = self._gang().agree(state is None)
-        if nobody:
+        if state is None or nobody:
             return False
         self._unsafe_since = None
-        done = self._parts.saves.save(self._gang(), count, state, now)
-        if done:
-            self._saved_step = count
-            if self._parts.audits is not None:
-                self._parts.audits.saved(count)
+        self._saved_step = count
+        if at_once or self._parts.pace.each_step or (audits is not None and audits.due):
+            done = self._unless_fenced(lambda: saves.now(count, lambda: state, began=now))
+        else:
+            saves.begin(count, lambda: state, began=now)
+            done = True
+        if done and audits is not None:
+            audits.saved(count)
         return done
 
+    def _writer(self) -> Saves:
+        """What writes the saves; made when the ranks have met."""
+        if self._saves is None:
+            self._saves = self._parts.saves(self._gang())
+        return self._saves
+
+    @property
+    def _pending(self) -> bool:
+        return self._saves is not None and self._saves.pending
+
+    def _next_may_begin(self) -> bool:
+        """Whether a save that is due now need not be put off. A save each N steps waits for the one before."""
+        return self._parts.every_steps is not None or not self._pending
+
+    def _unless_fenced(self, act: Callable[[], _T]) -> _T:
+        try:
+            return act()
+        except Fenced:
+            refuse(
+                "a newer attempt has begun in the checkpoint folder; this one stops, nobody would read what it saves"
+            )
+
     def _state_or_none(self, record: Record, now: float) -> dict[str, Any] | None:
-        """What is to be saved; None, perhaps with a complaint, where no save can be made."""
+        """What is to be saved, over the memory that the script goes on with; None, perhaps with a complaint, where no
+        save can be made.
+        """
         try:
             return self._state(record)
         except NotNoted:
@@ -268,7 +314,8 @@ class Session:
             loops = LoopIterators(self.heads.stack[1:])
             path = self._path(stack, loops)
             spaces = [*objects.spaces(sources.modules(), stack, path.places), loops.space()]
-            settings = graph.Settings(is_user=sources.has, made_by_setup=self._setup.made, in_loop=loops.in_loop)
+            made = self._setup.made
+            settings = graph.Settings(is_user=sources.has, made_by_setup=made, in_loop=loops.in_loop, live=True)
             captured = graph.capture(spaces, settings)
             if loops.fit(captured):
                 return path, captured
@@ -330,7 +377,7 @@ def _turn(record: Record, depths: dict[int, int], *, innermost: bool, in_graph: 
         begun=record.begun,
         start=record.start,
         before=None if innermost else record.before,
-        item="" if innermost else record.item,
+        item="" if innermost else record.checksum(),
         length=record.length,
         position=where,
         lines=record.loop.site.lines,

@@ -13,13 +13,17 @@ from everstep.train.script import generators, mutables
 
 _DEPTH = 4
 _WRAPPERS = (enumerate, zip, map, filter, reversed, itertools.islice, itertools.chain)
+_PLAIN = frozenset([range, list, tuple, dict, set, str])
+_NONE: mutables.Saved = {}
 _STATELESS = frozenset(["builtins", "collections", "itertools", "numpy", "torch"])
 """Packages whose iterables change only by being iterated; what a ``DataLoader`` holds is kept by `Batches`."""
 
 
-@dataclass(frozen=True)
+# Not frozen: making one that is takes three times as long, at each pass of a loop.
+@dataclass
 class States:
     """Of the generators of the process, and of those that an iterable keeps for itself, with other small state of it.
+    Never changed.
 
     Attributes:
         process: of python, torch, numpy and CUDA.
@@ -32,8 +36,9 @@ class States:
 
 def capture(iterable: Any) -> States:
     """The states now; ``iterable`` is searched for small state of its own. Draws nothing."""
-    own = {} if iterable is None or not (roots := _roots(iterable)) else mutables.capture(roots)
-    return States(generators.states(), own)
+    if iterable is None or type(iterable) in _PLAIN or not (roots := _roots(iterable)):
+        return States(generators.states(), _NONE)
+    return States(generators.states(), mutables.capture(roots))
 
 
 def restore(states: States, iterable: Any = None) -> None:

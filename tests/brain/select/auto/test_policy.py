@@ -64,7 +64,7 @@ def test_without_a_deadline_it_never_pays_on_demand() -> None:
     endless = replace(situation(place(up=False)), deadline_s=math.inf)
     course = Auto().steer(endless, None)
     assert course.mode is Mode.IDLE
-    assert course.wake_at == 600.0
+    assert course.wake_at == 1200.0, "steps are longer where the deadline is far"
     assert Auto().steer(replace(endless, places=(place(),)), None).mode is Mode.SPOT
 
 
@@ -82,6 +82,16 @@ def test_without_on_demand_spot_is_taken_even_without_slack() -> None:
     only_spot = Place("a", "r", 1.0, None, True)
     assert Auto().steer(situation(only_spot, slack_h=2.0), None).mode is Mode.SPOT
     assert Auto().steer(situation(replace(only_spot, up=False), slack_h=0.1), None).mode is Mode.IDLE
+
+
+@pytest.mark.parametrize("slack_h", [0.3, 0.2, 0.1, 0.0, -5.0, -50.0])
+@pytest.mark.parametrize("zones", [1, 2])
+def test_late_and_without_on_demand_spot_is_better_than_standing_still(slack_h: float, zones: int) -> None:
+    only_spot = [Place(name, name, usd, None, True) for name, usd in (("a", 1.0), ("b", 2.0))][:zones]
+    course = Auto().steer(situation(*only_spot, slack_h=slack_h), None)
+    assert (course.mode, course.place) == (Mode.SPOT, "a")
+    down = [replace(one, up=False) for one in only_spot]
+    assert Auto().steer(situation(*down, slack_h=slack_h), None).mode is Mode.IDLE
 
 
 def test_of_equal_zones_the_cheaper_is_taken_and_of_equal_prices_the_one_that_lasts() -> None:
@@ -124,6 +134,21 @@ def test_the_cost_of_moving_counts() -> None:
     assert Auto().steer(situation(here, replace(there, move_usd=5.0)), None).place == "a"
 
 
+def test_a_run_of_spot_with_no_second_place_is_not_looked_at_by_the_step() -> None:
+    standing = Standing(Mode.SPOT, "a")
+    alone = Auto().steer(situation(place(), standing=standing), None)
+    assert (alone.mode, alone.wake_at) == (Mode.SPOT, 4 * HOUR), "when the programme is solved again"
+    two = Auto().steer(situation(place(), place("b", region="s", usd=2.0), standing=standing), None)
+    assert (two.place, two.wake_at) == ("a", 600.0)
+
+
+def test_far_from_the_deadline_steps_are_longer() -> None:
+    for left_d, times in ((9, 1), (15, 2), (40, 3)):
+        course = Auto().steer(situation(place(up=False), work_h=left_d * 12, slack_h=left_d * 12), None)
+        assert isinstance(course.memory, Kept)
+        assert course.memory.plan.problem.step_s == 600.0 * times
+
+
 def test_it_looks_again_at_every_step_and_holds_its_course_between() -> None:
     auto = Auto()
     first = auto.steer(situation(place(up=False)), None)
@@ -158,11 +183,11 @@ def test_asked_anew_with_the_past_alone_it_plans_as_if_it_had_a_memory() -> None
     past = [(-50 * HOUR, True), (-9 * HOUR, False)]
     asked = situation(place(up=False))
     course = auto.steer(asked, recalled(asked.places, past))
-    for at_h, up in ((1, True), (3, False), (5, True)):
+    for at_h, up in ((1, True), (3, False), (7, True)):
         later = replace(asked, now_s=at_h * HOUR, places=(place(up=up),))
         anew = auto.steer(later, recalled(asked.places, past))
         assert isinstance(anew.memory, Kept)
-        assert anew.memory.plan.began_s == (0.0 if at_h < 4 else 4 * HOUR)
+        assert anew.memory.plan.began_s == (0.0 if at_h < 6 else 6 * HOUR)
         assert anew.mode is (Mode.SPOT if up else Mode.IDLE)
         past.append((at_h * HOUR, up))
     first = course.memory

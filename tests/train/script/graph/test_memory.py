@@ -113,6 +113,7 @@ def test_a_file_that_the_setup_opens_goes_to_its_offset(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "line\nmore\n"
 
 
+@pytest.mark.expensive(family="script drills")
 def test_deep_structures_need_no_recursion() -> None:
     source = """
 class Link:

@@ -51,6 +51,12 @@ class Seen:
         """At the first look, if nothing was seen before."""
         return cls._begun(situation.now_s, [usable(place) for place in situation.places])
 
+    @classmethod
+    def nothing(cls, situation: Situation, at_s: float) -> Seen:
+        """Of a market that nobody has looked at until then."""
+        up = any(usable(place) is not False for place in situation.places)
+        return cls(at_s, (None,) * len(situation.places), _begun(at_s, up))
+
     def after(self, situation: Situation) -> Seen:
         """With what this situation shows."""
         return self._at(situation.now_s, [usable(place) for place in situation.places])
@@ -124,11 +130,11 @@ def prospect(situation: Situation, seen: Seen) -> Prospect | None:
         transfer_usd += part * leave_usd[n]
         none *= down_h / (up_h + down_h)
     some = max(1.0 - none, 1e-9)
-    together = seen.any_place.rates(Prior(rates=_last_of(len(sold))))
+    together = seen.any_place.rates(Prior(rates=last_of(len(sold))))
     return Prospect(rates, together, usd / some, drops / some, leave_usd, transfer_usd / some)
 
 
-def _last_of(places: int) -> Rates:
+def last_of(places: int) -> Rates:
     """Hazards of "one at least is up" before anything was seen: a last one is lost the less often, the more there are.
 
     Zones fail together, so independence would promise far too much; what is seen decides.

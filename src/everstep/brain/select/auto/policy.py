@@ -10,13 +10,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from everstep.brain.forecast.availability import Rates
+from everstep.brain.forecast.piecewise import Piecewise
 from everstep.brain.select import rough
 from everstep.brain.select.auto.beliefs import Seen, prospect
-from everstep.brain.select.auto.problem import MOST_SLACK_S, PERIOD_S, STEP_S, Problem
+from everstep.brain.select.auto.problem import PERIOD_S, Problem, step_for
 from everstep.brain.select.auto.weighing import Plan, Weighing, left_and_slack_s
 from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Situation, View
 from everstep.brain.select.net import crunch_at
 
+_QUARTER_S = PERIOD_S / 4
+_SLACK_S, _CHANGEOVER_S = PERIOD_S, 60.0
+"""Units in which jobs that are asked anew each time count slack and changeover for the programme."""
 _FIRST_S = 4 * 3600.0
 """When the programme is solved for the second time."""
 _NO_ON_DEMAND = 10.0
@@ -74,29 +79,59 @@ class Auto:
         if plan is None:
             return _without_spot(situation)
         course = Weighing(situation, seen, plan).course()
-        steps = math.floor((situation.now_s - plan.began_s + INSTANT_S) / plan.problem.step_s) + 1
-        look_at = plan.began_s + steps * plan.problem.step_s
+        look_at = plan.until_s
+        if not _settled(situation, course):
+            steps = math.floor((situation.now_s - plan.began_s + INSTANT_S) / plan.problem.step_s) + 1
+            look_at = plan.began_s + steps * plan.problem.step_s
         return replace(course, wake_at=look_at, memory=Kept(seen, plan, look_at, market, course))
+
+
+def _settled(situation: Situation, course: Course) -> bool:
+    """Nothing but its loss ends a run of spot where there is no second place: all else costs more at any time."""
+    return len(situation.places) == 1 and course.mode is Mode.SPOT and situation.standing.mode is Mode.SPOT
 
 
 def _plan_under_way(situation: Situation, recalled: Sequence[Seen]) -> Plan | None:
     """The plan of a job that is asked anew each time, with no memory but the past (live it is so).
 
-    It is that of the latest instant at which a job with a memory would have solved the programme, from what had been
-    seen then: the same at each decision until the next such instant, so that its solution is found again.
+    It is made of what had been seen at the latest quarter of a day, in round figures: the same at each decision until
+    the next, and for all jobs that are much alike, so that its solution is found again.
     """
-    passed_s, at_s = situation.now_s - situation.began_s, 0.0
-    while at_s + _period_s(at_s) <= passed_s:
-        at_s += _period_s(at_s)
-    at_s += situation.began_s
+    if situation.tick_s > 0.0:
+        return None  # a world of ticks keeps the memory: this is its first look
+    at_s = math.floor(situation.now_s / _QUARTER_S) * _QUARTER_S
     before = [seen for seen in recalled if seen.at_s <= at_s]
-    slack_s = situation.deadline_s - situation.began_s - situation.work_s
-    if passed_s <= 0.0 or not before or not 0.0 < slack_s <= MOST_SLACK_S:
-        return None
-    return _plan(situation, before[-1].lived(at_s), situation.deadline_s - at_s, slack_s)
+    seen = before[-1].lived(at_s) if before else Seen.nothing(situation, at_s)
+    left_s, slack_s = left_and_slack_s(situation)
+    plan = _plan(situation, seen, _up_to(left_s, PERIOD_S), _up_to(slack_s, _SLACK_S))
+    return None if plan is None else replace(plan, problem=_round(plan.problem))
 
 
-def _period_s(passed_s: float) -> float:
+def _up_to(seconds: float, unit_s: float) -> float:
+    """The next whole number of units; the tables of more time and more slack hold those of less."""
+    return max(math.ceil(seconds / unit_s), 1) * unit_s
+
+
+def _round(problem: Problem) -> Problem:
+    """Two digits of a hazard and three of a price: less than anybody knows of them."""
+
+    def digits(value: float, count: int) -> float:
+        return float(f"{value:.{count}g}")
+
+    def hazard(of: Piecewise) -> Piecewise:
+        return Piecewise(of.from_h, tuple([digits(rate, 2) for rate in of.per_h]))
+
+    return replace(
+        problem,
+        rates=Rates(hazard(problem.rates.loss), hazard(problem.rates.back)),
+        spot_usd_per_h=digits(problem.spot_usd_per_h, 3),
+        on_demand_usd_per_h=digits(problem.on_demand_usd_per_h, 3),
+        changeover_s=math.ceil(problem.changeover_s / _CHANGEOVER_S) * _CHANGEOVER_S,
+        drop_per_h=digits(problem.drop_per_h, 2),
+    )
+
+
+def period_s(passed_s: float) -> float:
     """How long a solution serves. Early on, the next hours double what is known."""
     return min(max(passed_s, _FIRST_S), PERIOD_S)
 
@@ -117,10 +152,10 @@ def _plan(situation: Situation, seen: Seen, left_s: float, slack_s: float) -> Pl
         left_s=left_s,
         slack_s=slack_s,
         changeover_s=situation.changeover_s,
-        step_s=max(STEP_S, situation.tick_s),
+        step_s=max(step_for(left_s), situation.tick_s),
         drop_per_h=view.drop_per_h,
     )
-    return Plan(view, problem, seen.at_s, seen.at_s + _period_s(seen.at_s - situation.began_s))
+    return Plan(view, problem, seen.at_s, seen.at_s + period_s(seen.at_s - situation.began_s))
 
 
 def _crunch(situation: Situation, memory: Memory) -> Course | None:

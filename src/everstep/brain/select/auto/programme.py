@@ -81,7 +81,7 @@ def steps_of(left_s: float, step_s: float) -> list[tuple[float, int]]:
 @lru_cache(maxsize=32)
 def solve(problem: Problem) -> Solution:
     """Solves it. Pure, so that a table is never part of what is remembered or journalled."""
-    return _Backward(problem).solution()
+    return Backward(problem).solution()
 
 
 def moves(rates: Rates, step_h: float, drop_per_h: float = 0.0) -> NDArray[np.float64]:
@@ -107,13 +107,18 @@ def moves(rates: Rates, step_h: float, drop_per_h: float = 0.0) -> NDArray[np.fl
     return rows
 
 
-class _Backward:
-    """Columns of slack: below one changeover (on-demand to the end only), then from one changeover up."""
+class Backward:
+    """Columns of slack: below one changeover (on-demand to the end only), then from one changeover up.
 
-    def __init__(self, problem: Problem) -> None:
+    Args:
+        problem: what is solved.
+        most_columns: how fine slack may be cut.
+    """
+
+    def __init__(self, problem: Problem, most_columns: int = MOST_COLUMNS) -> None:
         self.problem = problem
         over_s = max(problem.slack_s - problem.changeover_s, 0.0)
-        self.apart_s = max(problem.step_s / 2.0, over_s / MOST_COLUMNS)
+        self.apart_s = max(problem.step_s / 2.0, over_s / most_columns)
         self.first = math.ceil(problem.changeover_s / self.apart_s) + 1
         columns = self.first + math.ceil(over_s / self.apart_s) + 1
         self.slack_s = problem.changeover_s + (np.arange(columns) - self.first) * self.apart_s
@@ -122,6 +127,7 @@ class _Backward:
         self.usd_per_s[SPOT:] = problem.spot_usd_per_h / 3600.0
 
     def solution(self) -> Solution:
+        """The costs of the first ``PERIOD_S``."""
         problem = self.problem
         steps = steps_of(problem.left_s, problem.step_s)
         kept = sum(1 for _, many in steps if many == 1)
@@ -136,11 +142,17 @@ class _Backward:
             length_s, many = steps[number]
             left_s += length_s
             after = np.matmul(chances[many], values, out=table[number] if number < kept else spare)
-            self._back(after, left_s, length_s, values)
+            self.back(after, left_s, length_s, values)
         return Solution(problem, table, float(self.slack_s[0]), self.apart_s)
 
-    def _back(self, after: Table, left_s: float, length_s: float, values: Table) -> None:
-        """Fills ``values`` of the beginning of a step from the means after it."""
+    def back(
+        self, after: Table, left_s: float, length_s: float, values: Table, *, chosen: NDArray[np.int8] | None = None
+    ) -> None:
+        """Fills ``values`` of the beginning of a step from the means after it.
+
+        ``chosen``, shape (SPOT, columns), gets what is best of a row that is idle or on-demand: 0 idle, 1 on-demand,
+        2 spot.
+        """
         need_s = left_s - self.slack_s
         running_s = np.clip(need_s, 0.0, length_s).astype(np.float32)
         starting_s = np.clip(need_s + self.problem.changeover_s, 0.0, length_s).astype(np.float32)
@@ -151,12 +163,18 @@ class _Backward:
         start = np.empty_like(steady)
         self._shifted(after[ON_DEMAND:SPOT], self.problem.changeover_s, 0, start)
         start += self.usd_per_s[ON_DEMAND] * starting_s
+        if chosen is not None:
+            np.less(start, idle, out=chosen[:ON_DEMAND], casting="unsafe")
         np.minimum(idle, start, out=idle)
         start = start[:AGES]
         self._shifted(after[SPOT:], self.problem.changeover_s, self.first, start)
         start += self.usd_per_s[SPOT] * starting_s
         up = idle[:AGES]
+        if chosen is not None:
+            chosen[:AGES][start < up] = 2
         np.minimum(up, start, out=up)
+        if chosen is not None:
+            chosen[ON_DEMAND:] = np.where(idle < steady, chosen[:ON_DEMAND], 1)
         np.minimum(steady, idle, out=steady)
         np.minimum(spot, up, out=spot)
         # Less slack than one changeover: on-demand, to the end.
@@ -164,6 +182,8 @@ class _Backward:
         steady[:, :first] = self.usd_per_s[ON_DEMAND] * np.maximum(need_s[:first], 0.0)
         idle[:, :first] = _NEVER
         spot[:, :first] = _NEVER
+        if chosen is not None:
+            chosen[:, :first] = 1
         done = int(np.searchsorted(-need_s, 0.0))
         values[:, max(done, 0) :] = 0.0
 

@@ -11,7 +11,7 @@ from everstep.brain.select.auto.beliefs import Prospect, Seen, usable
 from everstep.brain.select.auto.problem import AGES, IDLE, MOST_SLACK_S, ON_DEMAND, SPOT, Problem
 from everstep.brain.select.auto.zones import Elsewhere, elsewhere, index_usd, mean_up_h, patience_usd_per_h
 from everstep.brain.select.course import INSTANT_S, Alternative, Course, Mode, Place, Situation
-from everstep.brain.select.rough import affordable
+from everstep.brain.select.rough import affordable, cheapest_spot
 
 BASIS = "mean over what spot may do, by the hazards seen so far, if every later choice is the best"
 _HOUR = 0.02
@@ -62,8 +62,10 @@ class Weighing:
         costs = self._costs()
         best = min(costs, key=lambda action: (costs[action], action[0], action[1] or ""))
         if math.isinf(costs[best]):
-            # Nothing is to be had: what spot would cost, should it come back.
-            best = (Mode.IDLE, None)
+            # Late, and on-demand is not to be had: spot is better than standing still. Else what it would cost, should
+            # it come back.
+            place = cheapest_spot(self.situation)
+            best = (Mode.IDLE, None) if place is None else (Mode.SPOT, place.name)
             costs[best] = self.problem.spot_usd_per_h * self.situation.work_left_s / 3600.0
         elif best[0] is self.present[0] is Mode.SPOT and best != self.present and not self._worth_moving(costs, best):
             best = self.present

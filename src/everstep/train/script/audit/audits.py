@@ -81,12 +81,19 @@ class Audits:
         self._look_at = 0.0
         self._pid = os.getpid()
 
-    def saved(self, step: int) -> None:
-        """A save of this step has been published. Begins an audit of it if one is due and none goes on."""
+    @property
+    def due(self) -> bool:
+        """Whether the next save is to be audited. It must be published before another step is done."""
         every = self._wanted.every
+        due = self._due or (every is not None and self._saves % every == 0)
+        return due and self._running is None
+
+    def saved(self, step: int) -> None:
+        """A save of this step has been made. Begins an audit of it if one is `due`: it is published then."""
+        every, due = self._wanted.every, self.due
         self._due = self._due or (every is not None and self._saves % every == 0)
         self._saves += 1
-        if not self._due or self._running is not None:
+        if not due:
             return
         self._due = False
         wanted, position = self._wanted, Position(self._script.attempt, step)

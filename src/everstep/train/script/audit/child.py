@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,8 +44,9 @@ def main(job: Path) -> NoReturn:
     """Make the audit whose order is in ``job``."""
     _stand_back()
     order = AuditOrder.read(job)
-    # A thread of C: it ends this process also where Python does not get a turn any more.
-    faulthandler.dump_traceback_later(order.timeout_s, exit=True)
+    # A thread of C: it ends this process also where Python does not get a turn any more. By the run's clock: on a busy
+    # machine this process comes late, and would still be silent when the run loses patience.
+    faulthandler.dump_traceback_later(max(0.001, order.ends_at - time.monotonic()), exit=True)
     work = job / WORK
     place = _copy(order, job, work)
     os.chdir(work)

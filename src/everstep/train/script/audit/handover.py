@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def hand_over(script: Script, folder: Path, job: Path, how: tuple[Position, int,
         checkpoints=str(folder),
         begin=position.step,
         steps=steps,
-        timeout_s=timeout_s,
+        ends_at=time.monotonic() + timeout_s,
     ).write(job)
     return _start(script, job)
 

@@ -37,7 +37,7 @@ class AuditOrder:
         checkpoints: the run's checkpoint folder.
         begin: steps done at the save.
         steps: how many to go from there.
-        timeout_s: ends the child.
+        ends_at: the child, wherever it is then, ``time.monotonic()`` seconds: one clock for the whole machine.
     """
 
     target: str
@@ -47,7 +47,7 @@ class AuditOrder:
     checkpoints: str
     begin: int
     steps: int
-    timeout_s: float
+    ends_at: float
 
     def write(self, job: Path) -> None:
         """Put it into the audit's folder."""

@@ -32,7 +32,7 @@ def capture(spaces: Sequence[Space], settings: Settings | None = None) -> Captur
     """A consistent copy of all objects that the spaces reach.
 
     What cannot be rebuilt is in ``problems``, and `restore` puts a `Poison` in its place; nothing is left out silently.
-    Memory is copied once, however many tensors share it.
+    Memory is copied once, however many tensors share it, or not at all (``Settings.live``).
     """
     with undisturbed():
         return _Walk(settings or Settings(), spaces).run(spaces)
@@ -81,7 +81,7 @@ class _Walk:
     def run(self, spaces: Sequence[Space]) -> Captured:
         self._go(spaces)
         captured = self._captured
-        self.memory.copy_into(captured, self._left_out())
+        self.memory.copy_into(captured, self._left_out(), live=self.settings.live)
         captured.hook_ids = RemovableHandle.next_id
         captured.problems = [Problem(path_of(captured, number), what, why) for number, what, why in self._hopeless]
         return captured

@@ -78,8 +78,11 @@ class Claims:
             claim.start, claim.end = min(claim.start, start), max(claim.end, start + length)
         return number
 
-    def copy_into(self, captured: Captured, left_out: Mapping[Memory, Made]) -> None:
-        """Copy all that was claimed, but for what is left out: fills in claims, regions and tensors."""
+    def copy_into(self, captured: Captured, left_out: Mapping[Memory, Made], *, live: bool = False) -> None:
+        """Copy all that was claimed, but for what is left out: fills in claims, regions and tensors.
+
+        ``live``: large memory on the CPU is not copied.
+        """
         captured.claims = [(0, 0)] * len(self._claims)
         arena = bytearray()
         arena_regions: list[tuple[int, int, int]] = []
@@ -95,7 +98,7 @@ class Claims:
             elif piece.memory in left_out:
                 captured.regions.append(Region(None, 0, length, device, left_out[piece.memory]))
             else:
-                captured.tensors.append(piece.data().clone() if device == "cpu" else piece.data().cpu())
+                captured.tensors.append(_on_cpu(piece, live=live))
                 captured.regions.append(Region(len(captured.tensors) - 1, 0, length, device))
         if arena:
             captured.tensors.append(torch.frombuffer(arena, dtype=torch.uint8))
@@ -125,6 +128,14 @@ class Claims:
             group, end, device = [number], claim.end, claim.device
         if group:
             yield group
+
+
+def _on_cpu(piece: Piece, *, live: bool) -> torch.Tensor:
+    device, start, length = piece.memory
+    if device != "cpu":
+        return piece.data().cpu()
+    # A tensor over a storage of its own: the user's may be larger than what is in use of it.
+    return raw(device, start, length, (piece.holder,)) if live else piece.data().clone()
 
 
 def extent(shape: Sequence[int], strides: Sequence[int], size: int) -> int:

@@ -82,12 +82,15 @@ class Settings:
         in_loop: tells of a suspended generator, or an ``enumerate`` and the like, whether a loop of the script that is
             going on draws from it, and is brought to where it was by itself: then it would be there twice, and is a
             problem.
+        live: memory on the CPU is not copied: ``Captured.tensors`` lie over it, and it must stand still until whoever
+            asked for that has copied or written it.
     """
 
     is_user: Callable[[str], bool] = _is_nobody
     large_bytes: int = 1 << 20
     made_by_setup: MutableMapping[Memory, Made] = field(default_factory=dict)
     in_loop: Callable[[object], bool] = _no_loop
+    live: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ class Region:
 
 @dataclass
 class Captured:
-    """A consistent copy of an object graph: the training may go on while it is written. It pickles.
+    """A consistent copy of an object graph: the training may go on while it is written, unless it was captured
+    ``live`` (see `Settings`). It pickles.
 
     Attributes:
         nodes: one per object, breadth first.

@@ -48,6 +48,11 @@ class Output:
         """At a save: everything is flushed; where the output is. Picklable."""
         return {"stdout": self._stdout.position(), "files": self._files.position()}
 
+    def sync(self) -> None:
+        """Make durable what was written until now of the log, and of what is known of the files. In any thread."""
+        self._stdout.sync()
+        self._files.sync()
+
     def restored(self, saved: dict[str, Any]) -> None:
         """At the safe point: the files and the log are those of the save; what is written from now on counts."""
         self._files.unwatch()

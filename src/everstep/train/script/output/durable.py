@@ -17,7 +17,7 @@ def write(path: Path, contents: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which files a folder has."""
+    """Make durable which files a folder has; of a file, what is in it."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -242,6 +242,10 @@ class Files:
             "at_ns": time.time_ns(),
         }
 
+    def sync(self) -> None:
+        """Make the journal durable, as far as it goes now."""
+        self._journal.sync()
+
     def _rewritten(self, opened: list[dict[str, Any]]) -> Callable[[str], bool]:
         """Whether a file may have changed elsewhere than at its end since the last save."""
         before, self._in_middle = self._in_middle, {one["path"] for one in opened if not one["appends"]}

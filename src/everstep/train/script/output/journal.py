@@ -7,6 +7,7 @@ line belongs to a file that was not touched yet.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.model import handshake
+from everstep.train.script.output import durable
 from everstep.train.script.output.place import Place
 
 SMALL = 1 << 20
@@ -129,6 +131,11 @@ class Journal:
     def mark(self) -> int:
         """How far it has been read: what is rewritten later stands behind it."""
         return self._read
+
+    def sync(self) -> None:
+        """Make it durable. Nothing was touched if there is none."""
+        with contextlib.suppress(OSError):
+            durable.sync_folder(self._path)
 
     def content(self, first: First) -> Path | None:
         """Where the first contents are kept."""

@@ -10,6 +10,7 @@ neither counted nor kept.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
@@ -25,6 +26,7 @@ class _Tee(io.RawIOBase):
         self._log = log
         self._terminal = terminal
         self._pid = os.getpid()
+        self._broken = False
         self.muted = False
 
     def writable(self) -> bool:
@@ -41,10 +43,19 @@ class _Tee(io.RawIOBase):
         if self.muted:
             return count
         # The output of a forked child is its own: it would come into the log at another place each time.
-        if os.getpid() == self._pid:
-            _write_all(self._log, data)
+        if os.getpid() == self._pid and not self._broken:
+            self._log_it(data)
         _write_all(self._terminal, data)
         return count
+
+    def _log_it(self, data: Any) -> None:
+        try:
+            _write_all(self._log, data)
+        except OSError as error:
+            # A full disk must not end the training. What comes later would stand at the wrong place.
+            self._broken = True
+            why = error.strerror or str(error)
+            print(f"everstep: the log of standard output ends here, {why}; training goes on", file=sys.stderr)
 
 
 class Stdout:
@@ -83,6 +94,11 @@ class Stdout:
         self._flush()
         where = os.fstat(self._terminal)
         return {"log": os.lseek(self._log, 0, os.SEEK_CUR), "file": _identity(where), "size": where.st_size}
+
+    def sync(self) -> None:
+        """Make the log durable: a machine that is lost takes with it what no disk has."""
+        with contextlib.suppress(OSError):
+            os.fsync(self._log)
 
     def restored(self, saved: dict[str, Any]) -> None:
         """Cut back to ``saved``; what is written from now on is output."""

@@ -45,6 +45,9 @@ class Seen:
             if len(self._optimizers) > _KEPT:
                 # Its id may come again.
                 del self._numbers[id(self._optimizers.pop(0).optimizer)]
+        for known in self._optimizers:
+            if known.optimizer is optimizer:
+                known.look()
         return number
 
     def digests(self) -> dict[str, Any]:
@@ -84,7 +87,14 @@ class _Optimizer:
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
-        self._roots = roots({id(p) for group in optimizer.param_groups for p in group["params"]})
+        self._parameters: list[int] = []
+        self._roots: list[Any] = []
+
+    def look(self) -> None:
+        """At each of its steps: layers may have come since the last. A resumed process knows their names at once."""
+        parameters = [id(p) for group in self.optimizer.param_groups for p in group["params"]]
+        if parameters != self._parameters:
+            self._parameters, self._roots = parameters, roots(set(parameters))
 
     def digests(self) -> dict[str, Any]:
         names = self._names()

@@ -1,0 +1,153 @@
+"""Names and labels: on everything that is created, so that everything that costs can be found again.
+
+Labels are what DESIGN calls tags. Their keys and values are lower-case letters, digits, ``-`` and ``_``, at most 63
+(https://docs.cloud.google.com/compute/docs/labeling-resources#requirements), so a price is written in nano-dollars.
+
+A machine's name says whose it is, too: of a deleted machine only operations are left, and these have no labels. It is
+``JOB-DEPLOYMENT-TOKEN``, the deployment as a fingerprint of 40 bits and the token in base 32, and ``-N`` for the N-th
+machine of a token whose first ones were taken back before anybody was told of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from everstep.model.ids import DeploymentId, JobId, LaunchToken
+from everstep.ports import LaunchRequest, VolumeSpec
+
+DEPLOYMENT = "everstep-deployment"
+JOB = "everstep-job"
+LAUNCH = "everstep-launch"
+TOKEN = "everstep-token"
+MARKET = "everstep-market"
+PRICE = "everstep-nanousd-per-h"
+"""At which it was leased."""
+VOLUME = "everstep-volume"
+"""Name of a disk that outlives its machine."""
+SERVER = "everstep-server"
+"""Part of a server of ours: the list of a deployment and the sweep never take it for a stray."""
+
+_TOKEN = re.compile(r"ev[0-9a-f]{48}")
+_JOB = re.compile(r"[a-z][a-z0-9-]{0,8}[a-z0-9]")
+_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+_NAME = re.compile(r"([a-z][a-z0-9-]*[a-z0-9])-([a-z2-7]{8})-([a-z2-7]{39})(?:-(\d+))?")
+_REQUESTS = uuid.UUID("5c1e0f0a-9d2b-5a53-8d7e-0b6d3a9f5a11")
+"""Name space of our request ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """What a machine's name says of it."""
+
+    deployment: str
+    job: JobId
+    token: LaunchToken
+
+    def of(self, deployment: DeploymentId) -> bool:
+        """Whether it belongs to that deployment."""
+        return self.deployment == _fingerprint(deployment)
+
+
+def machine_name(request: LaunchRequest, generation: int) -> str:
+    """Name of the machine of a launch; the same launch always has the same one."""
+    if _TOKEN.fullmatch(request.token) and _JOB.fullmatch(request.job):
+        token = _base32(bytes.fromhex(request.token[2:]))
+        name = f"{request.job}-{_fingerprint(request.deployment)}-{token}"
+    else:  # of no journal of ours: found by its labels alone
+        name = "ev-" + hashlib.sha256(f"{request.deployment} {request.token}".encode()).hexdigest()[:48]
+    return name if generation == 0 else f"{name}-{generation}"
+
+
+def whose(name: str) -> Whose | None:
+    """What the name says; None for one that is not ours."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    token = base64.b32decode(found[3].upper() + "=").hex()
+    return Whose(found[2], JobId(found[1]), LaunchToken(f"ev{token}"))
+
+
+def disk_name(spec: VolumeSpec) -> str:
+    """Name of a disk; one per deployment, name and zone."""
+    text = "\x1f".join((spec.deployment, spec.name, spec.zone))
+    return "ev-" + hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def request_id(*parts: str) -> str:
+    """The id of a request, a UUID as the vendor wants it: of the same parts always the same."""
+    return str(uuid.uuid5(_REQUESTS, "\x1f".join(parts)))
+
+
+def of_launch(request: LaunchRequest) -> dict[str, str]:
+    """Labels of a machine and its own disk."""
+    return {
+        DEPLOYMENT: _value(request.deployment),
+        JOB: _value(request.job),
+        LAUNCH: str(request.launch_no),
+        TOKEN: _value(request.token),
+        MARKET: request.offer.market.value,
+        PRICE: str(round(request.offer.price_usd_per_h * 1e9)),
+    }
+
+
+def of_volume(spec: VolumeSpec) -> dict[str, str]:
+    """Labels of a disk that outlives its machine."""
+    return {DEPLOYMENT: _value(spec.deployment), JOB: _value(spec.job), VOLUME: _value(spec.name)}
+
+
+def of_own_disk(request: LaunchRequest) -> dict[str, str]:
+    """Labels of a machine's own disk."""
+    labels = of_launch(request)
+    return {key: labels[key] for key in (DEPLOYMENT, JOB, LAUNCH, TOKEN)}
+
+
+def of(described: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of something."""
+    return dict(described.get("labels", {}))
+
+
+def filter_of(deployment: DeploymentId) -> str:
+    """``filter`` that matches everything of a deployment."""
+    return f'labels.{DEPLOYMENT} = "{_value(deployment)}"'
+
+
+def same(described: Mapping[str, Any], request: LaunchRequest) -> bool:
+    """Whether a machine is the one that ``request`` asks for."""
+    labels = of(described)
+    kind = str(described.get("machineType", "")).rpartition("/")[2]
+    wanted = of_launch(request)
+    return (
+        all(labels.get(key) == value for key, value in wanted.items())
+        and kind == request.offer.machine.name.partition("+")[0]
+        and str(described.get("zone", "")).rpartition("/")[2] == request.offer.zone
+    )
+
+
+def price_of(labels: Mapping[str, str]) -> float:
+    """USD per hour at which a machine was leased; 0 if nobody wrote it down."""
+    text = labels.get(PRICE, "")
+    return int(text) / 1e9 if text.isdigit() else 0.0
+
+
+def last(url: str) -> str:
+    """The name at the end of a URL."""
+    return url.rpartition("/")[2]
+
+
+def _value(text: str) -> str:
+    """A label's value: the text itself where that is allowed."""
+    return text if _VALUE.fullmatch(text) else "x" + hashlib.sha256(text.encode()).hexdigest()[:48]
+
+
+def _fingerprint(deployment: str) -> str:
+    return _base32(hashlib.sha256(deployment.encode()).digest()[:5])
+
+
+def _base32(data: bytes) -> str:
+    return base64.b32encode(data).decode().rstrip("=").lower()

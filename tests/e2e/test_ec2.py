@@ -1,0 +1,125 @@
+"""Jobs on the fake EC2: user data to notice to replacement with the old disk, over the wire of the vendor's SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clouds import taken_down
+from tests.e2e.conftest import RIGS
+from tests.e2e.ec2 import Ec2Rig
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("e2e-ec2")]
+
+STEPS = 60
+FIVE_STEPS, SHARE = 300, 50
+"""What an attempt may do at most: enough for several saves, and the next one has as much before it."""
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest, tmp_path: Path, leak_guard: str) -> Iterator[Ec2Rig]:
+    with taken_down(Ec2Rig(tmp_path / "rig")) as made:
+        request.node.stash.setdefault(RIGS, []).append(made)
+        made.start()
+        yield made
+
+
+@pytest.mark.expensive(family="clouds end to end")
+def test_two_nodes_through_a_dead_host_a_notice_and_a_dead_server(rig: Ec2Rig) -> None:
+    rig.supervise()
+    job = rig.gang(f"--steps {STEPS} --step-s 0.05 --until-attempt 3")
+    rig.wait_saved(job, 1)
+    rig.fake.lose(rig.members(job)[1])
+    rig.wait_saved(job, 2)
+    master = rig.members(job)[0]
+    rig.fake.interrupt(master)
+    rig.kill_server()
+
+    detail = rig.wait_phase(job, "succeeded")
+    assert rig.restarts == 1
+    assert [a.cause for a in detail.attempts] == ["node_loss", "preemption", "success"]
+    assert [str(a.base).split(":")[0] for a in detail.attempts] == ["None", "1", "2"]
+    assert detail.user_failures == 0
+    assert rig.ec2.instance(master)["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+    assert rig.digest_file.read_text() == rig.undisturbed(nodes=2, steps=STEPS)
+    rig.check_ranks()
+    rig.check_settled()
+    rig.check_tokens()
+
+
+@pytest.mark.expensive(family="clouds end to end")
+def test_the_way_from_the_launch_to_the_first_step(rig: Ec2Rig) -> None:
+    """docs/aws.md has the figures: ``pytest -s tests/e2e/test_ec2.py -k first_step``."""
+    job = rig.stepper(options="--steps 5 --step-s 0.05")
+    rig.wait_phase(job, "succeeded")
+    event = {e.kind: e for e in reversed(rig.events(job))}  # the first of each kind
+    (machine,) = rig.fake.cloud.machines.values()
+    asked = [
+        at
+        for at, (_, _, path, _) in zip(rig.fake.metadata.asked_at, rig.fake.metadata.asked, strict=True)
+        if path.endswith("/instance-id")
+    ]
+    way = {
+        "submitted": event["JobSubmitted"].at,
+        "disk ready": event["VolumeReady"].at,
+        "launch answered": machine.launched_at,
+        "running": machine.runs_at,
+        "boot script asks who it is": asked[0],
+        "agent fetched and started": event["InstanceJoined"].body["booted_at"],
+        "joined": event["InstanceJoined"].at,
+        "prepared": event["InstanceReady"].at,
+        "ranks started": event["RanksStarted"].body["spawned_at"],
+        "first step": rig.trail("step")[0].t,
+    }
+    instants = list(way.values())
+    print()
+    for (what, at), before in zip(list(way.items())[1:], instants, strict=False):
+        print(f"  {at - before:6.2f} s  {what}")
+    assert instants == sorted(instants), way
+    assert instants[-1] - way["running"] < 60.0
+    rig.check_settled()
+
+
+@pytest.mark.expensive(family="gang losses")
+def test_five_preemptions_a_dry_zone_and_a_server_killed_twice(rig: Ec2Rig) -> None:
+    """With and without notice, master and child, a host that hangs; zone a runs dry, so the gang moves."""
+    rig.supervise()
+    job = rig.gang(f"--steps {FIVE_STEPS} --step-s 0.05 --until-attempt 6 --share {SHARE}")
+    zones = []
+
+    def next_attempt(number: int) -> tuple[str, str]:
+        rig.wait_saved(job, number)
+        master, child = rig.members(job)
+        zones.append(rig.ec2.zone(master))
+        return master, child
+
+    _, child = next_attempt(1)
+    rig.fake.interrupt(child)
+    master, _ = next_attempt(2)
+    rig.kill_server()
+    rig.fake.interrupt(master, notice_s=0.0)
+    both = next_attempt(3)
+    rig.ec2.dry(zones[0])
+    for machine in both:
+        rig.fake.lose(machine)
+    master, _ = next_attempt(4)
+    rig.fake.interrupt(master)
+    rig.kill_server()
+    _, child = next_attempt(5)
+    rig.fake.hang(child)
+
+    detail = rig.wait_phase(job, "succeeded")
+    assert rig.restarts == 2
+    causes = [a.cause for a in detail.attempts]
+    assert causes == ["preemption", "preemption", "node_loss", "preemption", "node_loss", "success"]
+    assert detail.user_failures == 0
+    assert set(zones[:3]) == {zones[0]}
+    assert zones[3] != zones[0], "it went on where there was capacity, from the bucket"
+    bases = [str(a.base).split(":")[0] for a in detail.attempts[1:]]
+    assert bases == ["1", "2", "3", "4", "5"], "no attempt began anew"
+    assert rig.digest_file.read_text() == rig.undisturbed(nodes=2, steps=FIVE_STEPS)
+    rig.check_ranks()
+    rig.check_settled()
+    rig.check_tokens()

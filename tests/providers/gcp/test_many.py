@@ -1,0 +1,87 @@
+"""Many machines at once: how many calls they take."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from everstep.model.causes import InstanceEnd
+from everstep.model.errors import NoCapacity
+from everstep.model.ids import InstanceId
+from everstep.ports import Launched, LaunchRequest
+from everstep.providers.gcp import GcpProvider
+from everstep.testing.gce import FakeGce
+from everstep.testing.provider_suite import DEPLOYMENT
+
+from .conftest import MakeFake, MakeProvider
+from .test_provider import INSERT, request_of
+
+
+async def requests_of(provider: GcpProvider, count: int) -> list[LaunchRequest]:
+    first = await request_of(provider, 1)
+    return [await request_of(provider, n, offer=first.offer) for n in range(1, count + 1)]
+
+
+async def all_ended(fake: FakeGce, provider: GcpProvider, instances: list[InstanceId]) -> None:
+    await provider.terminate(instances)
+    while any(r.alive for r in await provider.resources(DEPLOYMENT)):
+        await asyncio.sleep(0.05)
+    assert fake.left() == []
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(n, marks=pytest.mark.expensive(family="gce faults")) for n in (60, 1000)]
+)
+async def test_many_machines_with_few_calls(make_fake: MakeFake, make_provider: MakeProvider, count: int) -> None:
+    """The vendor takes one call for each machine's start and one for its end; everything else is shared."""
+    fake = make_fake(stage_s=1.0, hidden_s=0.0)
+    provider: Any = make_provider(fake, look_s=1.0)
+    requests = await requests_of(provider, count)
+    before = fake.counted()
+    answers = await provider.launch(requests, all_or_nothing=False)
+    instances = [a.instance for a in answers if isinstance(a, Launched)]
+    assert len(set(instances)) == count
+    started = fake.counted()
+    listed = {r.id: r for r in await provider.resources(DEPLOYMENT)}
+    assert set(listed) == set(instances)
+    assert {r.launch_no for r in listed.values()} == set(range(1, count + 1))
+    listing = fake.counted() - started
+    assert sum(listing.values()) / count <= 0.1, listing
+    assert all(listed[a.instance].started_at == a.started_at for a in answers)
+    await provider.terminate(instances)
+    made = fake.counted() - before
+    assert sum(made.values()) / count <= 2.2 + 10 / count, made
+    await all_ended(fake, provider, instances)
+    assert {r.end for r in await provider.resources(DEPLOYMENT)} == {InstanceEnd.OWNER}
+
+
+async def test_of_many_those_that_lists_do_not_show_yet_and_those_that_came_to_nothing(
+    make_fake: MakeFake, make_provider: MakeProvider
+) -> None:
+    fake = make_fake(hidden_s=60.0)
+    provider: Any = make_provider(fake)
+    requests = await requests_of(provider, 12)
+    fake.fail(INSERT, "stock_out", times=2)
+    answers = await provider.launch(requests, all_or_nothing=False)
+    assert [type(a) for a in answers] == [NoCapacity] * 2 + [Launched] * 10
+    instances = [a.instance for a in answers if isinstance(a, Launched)]
+    assert sorted(fake.left()) == sorted(instances)
+    await provider.terminate(instances)
+
+
+async def test_a_look_at_many_that_is_refused_is_told_to_all_and_the_next_try_finds_them(
+    make_fake: MakeFake, make_provider: MakeProvider
+) -> None:
+    fake = make_fake(stage_s=3.0)
+    provider: Any = make_provider(fake, look_s=1.0)
+    requests = await requests_of(provider, 8)
+    fake.fail("compute.instances.list", "internal", times=2)  # a read is repeated once
+    answers = await provider.launch(requests, all_or_nothing=False)
+    assert any(isinstance(a, Exception) for a in answers)
+    again = await provider.launch(requests, all_or_nothing=False)
+    instances = [a.instance for a in again if isinstance(a, Launched)]
+    assert len(set(instances)) == 8
+    assert len(fake.cloud.machines) == 8
+    await all_ended(fake, provider, instances)
