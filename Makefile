@@ -10,9 +10,6 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Heavy end-to-end tests of one group share a worker (@pytest.mark.xdist_group), so that they do not starve each other.
-# More workers than processors: many tests wait for real processes.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 ARGS ?=
 
 help:  ## show this list
@@ -30,10 +27,10 @@ demo: $(STAMP)  ## train through preemptions, live, in under three minutes
 	$(BIN)/everstep demo $(ARGS)
 
 test: $(STAMP)  ## run the tests; of each expensive family a sample, chosen by the commit
-	$(PYTEST) $(ARGS)
+	$(BIN)/python -m scripts.run_tests $(ARGS)
 
 test-all: $(STAMP)  ## run every test, expensive families in full
-	EVERSTEP_TEST_ALL=1 $(PYTEST) $(ARGS)
+	EVERSTEP_TEST_ALL=1 $(BIN)/python -m scripts.run_tests $(ARGS)
 
 check: $(STAMP)  ## lint, format, types, import contracts, purity, ceilings, oldest Pythons
 	@$(BIN)/python -m scripts.check $(ARGS)

@@ -6,6 +6,7 @@ Environment: ``EVERSTEP_TEST_ALL=1`` runs every case and more examples; ``EVERST
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -101,6 +102,16 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     left_out = config.stash[LEFT_OUT]
     if left_out:
         terminalreporter.write_line(f"{left_out} expensive cases left out of this sample (make test-all runs them)")
+    report = os.environ.get("EVERSTEP_TEST_FAILED")
+    if report:  # scripts/run_tests.py asks
+        stats = terminalreporter.stats
+        failed = {without_group(entry.nodeid) for kind in ("failed", "error") for entry in stats.get(kind, [])}
+        Path(report).write_text("".join(f"{name}\n" for name in sorted(failed)))
+
+
+def without_group(test_id: str) -> str:
+    """The id without the group that ``--dist loadgroup`` puts behind it."""
+    return re.sub(r"@[^@\]]*$", "", test_id)
 
 
 @pytest.fixture(scope="session")

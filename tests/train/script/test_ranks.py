@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -156,12 +158,21 @@ def test_without_a_process_group_there_is_no_vote() -> None:
         votes.vote(Wishes(save=True, asked=False, stop=False, hold=False, busy=False), 3)
 
 
-def _loops(expected: int) -> int:
-    """Groups of gloo in this process, by their threads: these get their names, and are gone, a moment late."""
+def _threads() -> set[int]:
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+
+def _loops(expected: int, before: set[int]) -> int:
+    """Groups of gloo begun since `before`, by their threads: these get their names, and are gone, a moment late.
+
+    Threads that other tests of this process left behind do not count.
+    """
     deadline = time.monotonic() + 10
     while True:
-        names = [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
-        found = names.count("gloo_tcp_loop")
+        found = 0
+        for thread in _threads() - before:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += Path(f"/proc/self/task/{thread}/comm").read_text().strip() == "gloo_tcp_loop"
         if found == expected or time.monotonic() > deadline:
             return found
         time.sleep(0.01)
@@ -170,16 +181,18 @@ def _loops(expected: int) -> int:
 @pytest.mark.parametrize("destroyed", [False, True])
 def test_no_thread_of_the_votes_is_left_behind_the_script(destroyed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    gc.collect()  # groups that other tests dropped, so that no number of a thread is used again in between
+    before = _threads()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         votes = Votes(lambda: Gang(group=dist.new_group(backend="gloo")))
         votes.vote(Wishes(save=True, asked=False, stop=False, hold=False, busy=False), 3)
-        assert _loops(3) == 3
+        assert _loops(3, before) == 3
         if destroyed:
             dist.destroy_process_group()
         votes.close()
         left = 0 if destroyed else 1
-        assert _loops(left) == left
+        assert _loops(left, before) == left
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
