@@ -20,3 +20,11 @@ def test_tables_and_facts_show_control_characters_instead_of_sending_them(capsys
 
 def test_ordinary_text_of_any_language_stays() -> None:
     assert visible("Zürich 東京 — 5 €\nnext") == "Zürich 東京 — 5 €\nnext"
+
+
+def test_a_column_that_says_nothing_is_left_out_if_it_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [Column("NAME", str), Column("NOTE", lambda row: "-" if row < 9 else "big", sparse=True)]
+    table([1, 2], columns)
+    assert "NOTE" not in capsys.readouterr().out
+    table([1, 9], columns)
+    assert "NOTE" in capsys.readouterr().out

@@ -41,7 +41,7 @@ _WHAT = (
 COLUMNS = (
     *_WHAT,
     Column("FREE", lambda o: "?" if o.available is None else str(o.available), right=True),
-    Column("ADVICE", _advice),
+    Column("ADVICE", _advice, sparse=True),
     Column("AS OF", lambda o: wording.ago(o.as_of)),
 )
 
@@ -62,7 +62,8 @@ def offers(
     """List what is sold, cheapest first. What is sold out has FREE 0.
 
     ADVICE is how likely the vendor itself thinks that some can be had, and when it was asked: EC2's spot placement
-    score, Compute Engine's obtainability. Where a quota of the account holds not even one, it names that.
+    score, Compute Engine's obtainability. Where a quota of the account holds not even one, it names that. The column
+    is left out where no vendor says anything.
 
     A catalog says what machines cost, not whether there are any: SkyPilot's CSV, as a file, `file://` or `https://`.
 

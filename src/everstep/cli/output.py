@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from everstep.cli.wording import UNKNOWN
 from everstep.model.codec import to_dict
 
 Row = Any
@@ -35,11 +36,15 @@ OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table, jso
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its title, what stands in it, and whether it is a number."""
+    """A column of a table: its title, what stands in it, and whether it is a number.
+
+    A `sparse` one is left out of a table in which no row has anything to say there.
+    """
 
     title: str
     cell: Callable[[Row], str]
     right: bool = False
+    sparse: bool = False
 
 
 def field(name: str) -> Callable[[Row], str]:
@@ -91,6 +96,7 @@ def table(
     dim: Callable[[Row], bool] = lambda row: False,
 ) -> None:
     """Print rows as a table, see ``visible``."""
+    columns = [c for c in columns if not c.sparse or any(c.cell(row) not in ("", UNKNOWN) for row in rows)]
     cells = [[visible(column.cell(row).replace("\n", " ")) for column in columns] for row in rows]
     if sys.stdout.isatty():
         _rich_table(cells, columns, indent, [dim(row) for row in rows])
