@@ -19,7 +19,7 @@ DROUGHT_AT_H, DROUGHT_END_H, _TRACE_H = 12.0, 32.0, 38.0
 """From the first launch, in hours of the trace: when all spot capacity of all zones goes, and when it is back."""
 
 DROUGHT_AT_S = DROUGHT_AT_H * TRACE_HOUR_S
-USEFUL_S = 128.0
+USEFUL_S = 112.0
 """Training time aimed at: long enough to live through the drought, short enough for a run of three minutes. Steps take
 some 10 % longer than measured beforehand, since servers and agents share the computer with the ranks."""
 LONGEST_S = 420.0
