@@ -28,7 +28,7 @@ LEFT_OUT = pytest.StashKey[int]()
 _CALM: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("default", max_examples=30, **_CALM)
 settings.register_profile("ci", max_examples=30, derandomize=True, print_blob=True, **_CALM)
-settings.register_profile("all", max_examples=600, print_blob=True, **_CALM)
+settings.register_profile("all", max_examples=100, print_blob=True, **_CALM)
 settings.load_profile("all" if RUN_ALL else "ci" if os.environ.get("CI") else "default")
 
 

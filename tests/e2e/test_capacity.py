@@ -33,7 +33,7 @@ FAILURES = [
 ]
 
 
-@pytest.mark.expensive(family="capacity")
+@pytest.mark.expensive(family="steering and capacity")
 def test_job_waits_through_a_drought_of_all_zones_with_a_visible_reason(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(cloud=_TRACED)
     # One tick a second: six seconds of capacity, then all zones are dry for ten, then it is back.
@@ -63,7 +63,7 @@ def test_job_waits_through_a_drought_of_all_zones_with_a_visible_reason(make_rig
     rig.check_tokens()
 
 
-@pytest.mark.expensive(family="capacity")
+@pytest.mark.expensive(family="steering and capacity")
 def test_wait_that_is_too_long_fails_the_job_in_words(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(cloud=PLENTY.replace("spot: {capacity: 8}", "spot: {capacity: 0}, on_demand: {capacity: 0}"))
     rig.start()
@@ -74,7 +74,7 @@ def test_wait_that_is_too_long_fails_the_job_in_words(make_rig: Callable[..., Ri
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="capacity")
+@pytest.mark.expensive(family="steering and capacity")
 @pytest.mark.parametrize(("error", "late"), FAILURES, ids=[f"{e}, late" if late else e for e, late in FAILURES])
 def test_launch_that_fails_is_got_over_with_one_machine_per_token(rig: Rig, error: str, late: bool) -> None:
     rig.wait_for(lambda: rig.client.offers(), "market")
@@ -86,7 +86,7 @@ def test_launch_that_fails_is_got_over_with_one_machine_per_token(rig: Rig, erro
     rig.check_tokens()
 
 
-@pytest.mark.expensive(family="capacity")
+@pytest.mark.expensive(family="steering and capacity")
 def test_request_that_the_provider_will_never_take_fails_the_job(rig: Rig) -> None:
     rig.wait_for(lambda: rig.client.offers(), "market")
     rig.box("api_fault", method="launch", error="bad_request", delay_s=0.0, late=False, times=1)
@@ -97,7 +97,7 @@ def test_request_that_the_provider_will_never_take_fails_the_job(rig: Rig) -> No
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="capacity")
+@pytest.mark.expensive(family="steering and capacity")
 def test_machine_that_does_not_boot_in_time_is_replaced(rig: Rig) -> None:
     rig.wait_for(lambda: rig.client.offers(), "market")
     rig.box("slow_boot", boot_s=600.0, zone="", times=1)
@@ -109,7 +109,7 @@ def test_machine_that_does_not_boot_in_time_is_replaced(rig: Rig) -> None:
     rig.check_tokens()
 
 
-@pytest.mark.expensive(family="capacity")
+@pytest.mark.expensive(family="steering and capacity")
 def test_machine_that_is_taken_while_it_boots_is_replaced(rig: Rig) -> None:
     rig.wait_for(lambda: rig.client.offers(), "market")
     rig.box("slow_boot", boot_s=600.0, zone="", times=1)

@@ -31,7 +31,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.root
-@pytest.mark.expensive(family="checkpoint faults")
+@pytest.mark.expensive(family="training through losses")
 def test_full_disk_costs_a_checkpoint_and_nothing_else(rig: Rig, small_disk: Path) -> None:
     folder = small_disk / "checkpoints"
     job = rig.trainer(options=f"--steps {STEPS} --step-s 0.15", checkpoint={"every": "1s", "dir": str(folder)})
@@ -51,7 +51,7 @@ def test_full_disk_costs_a_checkpoint_and_nothing_else(rig: Rig, small_disk: Pat
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="checkpoint faults")
+@pytest.mark.expensive(family="training through losses")
 @pytest.mark.parametrize("damage", ["manifest cut", "manifest empty", "shard cut", "shard changed", "shard gone"])
 def test_damaged_checkpoint_is_skipped_for_an_older_one(rig: Rig, damage: str) -> None:
     job = rig.trainer(options=f"--steps {STEPS} --step-s 0.1", checkpoint={"every": "1s", "keep": 5})

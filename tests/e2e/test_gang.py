@@ -50,7 +50,7 @@ LOSSES: dict[str, tuple[Callable[[Rig, tuple[str, ...]], None], str, int | None]
 }
 
 
-@pytest.mark.expensive(family="gang losses")
+@pytest.mark.expensive(family="training through losses")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_weights_after_a_loss_are_those_of_an_undisturbed_run(rig: Rig, loss: str) -> None:
     lose, cause, survivor = LOSSES[loss]
@@ -74,7 +74,7 @@ def test_weights_after_a_loss_are_those_of_an_undisturbed_run(rig: Rig, loss: st
     rig.check_tokens()
 
 
-@pytest.mark.expensive(family="gang losses")
+@pytest.mark.expensive(family="training through losses")
 def test_notice_in_time_loses_no_step(rig: Rig) -> None:
     job = rig.trainer(nodes=2, options=f"--steps {STEPS} --step-s 0.1", checkpoint={"every": "10m"})
     rig.wait_step(job, 3)

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("e2e-ma
 JOBS = 50
 
 
-@pytest.mark.expensive(family="outages")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_fifty_short_jobs_at_once(make_rig: Callable[..., Rig]) -> None:
     # Twelve machines for fifty jobs: most of them wait for others to end.
     rig = make_rig(cloud=PLENTY.replace("spot: {capacity: 8}", "spot: {capacity: 6}, on_demand: {capacity: 0}"))

@@ -25,7 +25,7 @@ zones:
 """
 
 
-@pytest.mark.expensive(family="capacity")
+@pytest.mark.expensive(family="training through losses")
 def test_a_gang_returns_to_spot_when_a_drought_ends_with_the_weights_of_an_undisturbed_run(
     make_rig: Callable[..., Rig],
 ) -> None:

@@ -12,7 +12,7 @@ from tests.e2e.rig import Rig
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-outages")]
 
 
-@pytest.mark.expensive(family="outages")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_training_goes_on_while_the_server_is_away_and_reports_arrive_later(rig: Rig) -> None:
     job = rig.stepper(nodes=2, options="--steps 80 --step-s 0.1")
     rig.wait_step(job, 5)
@@ -27,7 +27,7 @@ def test_training_goes_on_while_the_server_is_away_and_reports_arrive_later(rig:
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="outages")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_job_that_ends_while_the_server_is_away_is_found_ended(rig: Rig) -> None:
     job = rig.stepper(options="--steps 30 --step-s 0.1")
     rig.wait_step(job, 3)
@@ -39,7 +39,7 @@ def test_job_that_ends_while_the_server_is_away_is_found_ended(rig: Rig) -> None
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="outages")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_at_the_end_of_the_lease_agents_save_and_stop(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(config="lease_s: 4\n")
     rig.start()
@@ -60,7 +60,7 @@ def test_at_the_end_of_the_lease_agents_save_and_stop(make_rig: Callable[..., Ri
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="outages")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_agent_cut_off_for_a_short_while_is_left_alone(rig: Rig) -> None:
     job = rig.stepper(nodes=2, options="--steps 60 --step-s 0.1")
     rig.wait_step(job, 3)
@@ -73,7 +73,7 @@ def test_agent_cut_off_for_a_short_while_is_left_alone(rig: Rig) -> None:
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="outages")
+@pytest.mark.expensive(family="servers and agents lost")
 @pytest.mark.slow
 def test_nothing_that_a_replaced_attempt_publishes_is_ever_read(rig: Rig) -> None:
     steps = 150

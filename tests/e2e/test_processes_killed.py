@@ -14,7 +14,7 @@ from tests.e2e.rig import Rig
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-processes-killed")]
 
 
-@pytest.mark.expensive(family="processes killed")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_killed_agent_takes_its_ranks_along_and_the_job_goes_on_elsewhere_or_there(rig: Rig) -> None:
     job = rig.stepper(nodes=2, options="--steps 50 --step-s 0.1")
     rig.wait_step(job, 5)
@@ -29,7 +29,7 @@ def test_killed_agent_takes_its_ranks_along_and_the_job_goes_on_elsewhere_or_the
     rig.check_tokens()
 
 
-@pytest.mark.expensive(family="processes killed")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_killed_rank_is_the_users_failure_and_charges_the_budget(rig: Rig) -> None:
     job = rig.stepper(nodes=2, options="--steps 30 --step-s 0.1", recovery={"max_restarts": 1})
     rig.wait_step(job, 5)
@@ -43,7 +43,7 @@ def test_killed_rank_is_the_users_failure_and_charges_the_budget(rig: Rig) -> No
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="processes killed")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_killed_ranks_without_a_budget_fail_the_job_with_the_signal_in_its_exit_code(rig: Rig) -> None:
     job = rig.stepper(options="--steps 1000 --step-s 0.1")
     rig.wait_step(job, 3)
@@ -53,7 +53,7 @@ def test_killed_ranks_without_a_budget_fail_the_job_with_the_signal_in_its_exit_
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="processes killed")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_job_outlives_the_command_line_that_follows_it(rig: Rig) -> None:
     task = rig.folder / "task.yaml"
     script = rig.folder / "go"
@@ -77,7 +77,7 @@ def test_job_outlives_the_command_line_that_follows_it(rig: Rig) -> None:
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="processes killed")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_killed_box_is_found_again_with_its_machines(rig: Rig) -> None:
     job = rig.stepper(nodes=2, options="--steps 60 --step-s 0.1")
     rig.wait_step(job, 3)

@@ -17,7 +17,7 @@ from tests.e2e.rig import Rig
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-restored-database")]
 
 
-@pytest.mark.expensive(family="restored database")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_machines_that_a_restored_database_does_not_know_are_listed_and_left_alone(rig: Rig) -> None:
     known = rig.stepper(options="--steps 400 --step-s 0.1")
     rig.wait_step(known, 3)
@@ -49,7 +49,7 @@ def test_machines_that_a_restored_database_does_not_know_are_listed_and_left_alo
     rig.wait_for(lambda: not rig.alive(), "end of every machine")
 
 
-@pytest.mark.expensive(family="restored database")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_job_goes_on_from_a_database_of_before_its_recovery(rig: Rig) -> None:
     job = rig.stepper(nodes=2, options="--steps 150 --step-s 0.1")
     rig.wait_step(job, 3)
@@ -73,7 +73,7 @@ def test_job_goes_on_from_a_database_of_before_its_recovery(rig: Rig) -> None:
     rig.wait_for(lambda: not rig.alive(), "end of every machine")
 
 
-@pytest.mark.expensive(family="restored database")
+@pytest.mark.expensive(family="servers and agents lost")
 def test_a_server_that_lost_its_disk_comes_back_from_its_backup(
     make_rig: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ PASSES = {
 CASES = [f"{point}:{nth}" for point in POINTS for nth in PASSES.get(point, (1,))]
 
 
-@pytest.mark.expensive(family="server killed")
+@pytest.mark.expensive(family="servers and agents lost")
 @pytest.mark.parametrize("fault", CASES)
 def test_kill_at_a_fault_point_loses_nothing_and_does_nothing_twice(make_rig: Callable[..., Rig], fault: str) -> None:
     # No shared folder: every slot has a disk, so that the effects on disks are among those survived.

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.root,
-    pytest.mark.expensive(family="hosts"),
+    pytest.mark.expensive(family="training through losses"),
     pytest.mark.xdist_group("e2e-hosts"),
 ]
 

@@ -114,7 +114,7 @@ PHASES: dict[str, Callable[[Callable[..., Rig]], tuple[Rig, str]]] = {
 }
 
 
-@pytest.mark.expensive(family="cancel")
+@pytest.mark.expensive(family="steering and capacity")
 @pytest.mark.parametrize("phase", PHASES)
 def test_cancel_ends_a_job_in_any_phase_and_leaves_nothing(make_rig: Callable[..., Rig], phase: str) -> None:
     rig, job = PHASES[phase](make_rig)
@@ -129,7 +129,7 @@ def test_cancel_ends_a_job_in_any_phase_and_leaves_nothing(make_rig: Callable[..
         rig.client.cancel(job)
 
 
-@pytest.mark.expensive(family="steering")
+@pytest.mark.expensive(family="steering and capacity")
 def test_paused_job_holds_no_machine_and_goes_on_where_it_was(rig: Rig) -> None:
     job = rig.stepper(nodes=2, options="--steps 40 --step-s 0.1 --every 1000")
     rig.wait_step(job, 5)
@@ -146,7 +146,7 @@ def test_paused_job_holds_no_machine_and_goes_on_where_it_was(rig: Rig) -> None:
     rig.check_tokens()
 
 
-@pytest.mark.expensive(family="steering")
+@pytest.mark.expensive(family="steering and capacity")
 def test_failed_job_is_retried_under_its_id_from_its_checkpoints(rig: Rig) -> None:
     job = rig.stepper(options="--steps 30 --step-s 0.05 --fail-at 15 --fail-with 9 --fail-attempts 1")
     detail = rig.client.wait(job, timeout_s=90)
@@ -159,7 +159,7 @@ def test_failed_job_is_retried_under_its_id_from_its_checkpoints(rig: Rig) -> No
     rig.check_tokens()
 
 
-@pytest.mark.expensive(family="steering")
+@pytest.mark.expensive(family="steering and capacity")
 def test_restore_goes_back_to_a_step_by_a_new_attempt(rig: Rig) -> None:
     job = rig.stepper(options="--steps 60 --step-s 0.1 --every 5")
     rig.wait_step(job, 22)
@@ -172,7 +172,7 @@ def test_restore_goes_back_to_a_step_by_a_new_attempt(rig: Rig) -> None:
     rig.check_settled()
 
 
-@pytest.mark.expensive(family="steering")
+@pytest.mark.expensive(family="steering and capacity")
 def test_machines_are_kept_after_a_failure_and_billed_until_cancel(rig: Rig) -> None:
     job = rig.submit("echo broken; exit 5", recovery={"keep_on_failure": "10m"})
     detail = rig.wait_for(lambda: d if (d := rig.client.status(job)).keep_until else None, "kept machine")

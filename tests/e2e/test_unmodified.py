@@ -66,7 +66,7 @@ def _no_notice(rig: Rig, job: str) -> None:
     rig.box("preempt", instance=rig.members(job)[0], notice=False, notice_s=None)
 
 
-@pytest.mark.expensive(family="unmodified scripts")
+@pytest.mark.expensive(family="training through losses")
 @pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["python", "torchrun"])
 @pytest.mark.parametrize("lose", [_notice, _no_notice])
 def test_weights_and_files_after_two_losses_are_those_of_a_plain_run(

@@ -450,6 +450,7 @@ def gathered(change: str) -> dict[str, Any]:
     return trail.gather()
 
 
+@pytest.mark.expensive(family="audits")
 @pytest.mark.parametrize(
     ("change", "first", "step"),
     [
