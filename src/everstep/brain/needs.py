@@ -113,6 +113,12 @@ def _saved(job: JobState) -> tuple[Offer | None, float]:
     return None, 0.0
 
 
+def vacant(job: JobState) -> list[Slot]:
+    """Slots without a machine that can be counted on, or that is on its way."""
+    taken = {m.slot for m in job.instances.values() if not m.doomed}
+    return [slot for slot in job.task.gang.slots if slot not in taken]
+
+
 def disk_of(job: JobState, slot: Slot) -> VolumeState | None:
     """The slot's disk that is there, is being made, or could not be made."""
     disks = [v for v in job.volumes.values() if v.slot == slot and not v.deleting and v.deleted_at is None]

@@ -13,31 +13,27 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from everstep.brain import guard, moving
+from everstep.brain.conclude import conclude
 from everstep.brain.economics.ledger import cost_usd
-from everstep.brain.hopeless import hopeless
 from everstep.brain.lifecycle import Briefing, same_orders, transition
-from everstep.brain.needs import Needs, can_do_without, disk_of, policy_of, roomy
+from everstep.brain.needs import Needs, can_do_without, disk_of, policy_of, roomy, vacant
 from everstep.brain.release import dead_volumes, leavers, next_look
 from everstep.brain.select import Choice, Selector
-from everstep.brain.settle import SETTLE_LIMIT_S, settle
 from everstep.brain.snapshot import Heard, Settings, Snapshot
 from everstep.brain.texts import line_of, nothing_fits
 from everstep.model.effects import Decision, DeleteVolume, Effect, EnsureVolume, Launch, Note, SendOrders, Terminate
 from everstep.model.events import (
-    AttemptOverdue,
     Candidate,
     Decided,
     Event,
     GaveUp,
-    InstanceSilent,
-    KeepExpired,
     LaunchIntended,
     VolumeDeleteIntended,
     VolumeIntended,
 )
 from everstep.model.gang import Slot, ZoneRule
-from everstep.model.ids import InstanceId, JobId, launch_token
-from everstep.model.job import GangPhase, Goal, InstancePhase, JobPhase, JobState, VolumeState
+from everstep.model.ids import JobId, launch_token
+from everstep.model.job import Goal, JobPhase, JobState, VolumeState
 from everstep.model.offers import Offer, Pool
 from everstep.model.task import OnNoCapacity
 
@@ -136,73 +132,10 @@ class _Planner:
     # What can be concluded ------------------------------------------------------------------------------------------
 
     def _conclude(self) -> None:
-        job, settings = self.job, self.snapshot.settings
-        for attempt in job.attempts:
-            if attempt.phase is not GangPhase.ENDED or attempt.settled_at is not None:
-                continue
-            verdict = settle(job, attempt, heard=self._last_words(), now=self.now, calm_s=settings.calm_s)
-            if verdict is not None:
-                self._note(verdict, f"attempt {attempt.no} ended by {verdict.cause.value}: {verdict.evidence}")
-            elif attempt.ended_at is not None:
-                self.wakes.append(min(self.now + 0.5, attempt.ended_at + SETTLE_LIMIT_S))
-        self._conclude_silence()
-        self._conclude_overdue()
-        if job.phase is JobPhase.RELEASING and job.keep_until is not None and self.now >= job.keep_until:
-            self._note(KeepExpired(), "kept long enough for debugging")
-        if job.phase not in (JobPhase.RELEASING, JobPhase.PAUSED) and not job.phase.ended and job.goal is Goal.RUN:
-            verdicts, wakes = guard.guards(job, self.snapshot.heard, self.snapshot.offers, self.now)
-            for event, text in verdicts:
-                self._note(event, text)
-            self.wakes.extend(wakes)
-            self._conclude_hopeless()
-
-    def _last_words(self) -> dict[InstanceId, float]:
-        told = ((m.instance, self.snapshot.heard.get(m.instance)) for m in self.job.instances.values() if m.instance)
-        return {instance: heard.last for instance, heard in told if heard is not None}
-
-    def _conclude_overdue(self) -> None:
-        """A gang that does not tell how its check or its stop went must not hold the job up for ever."""
-        job, attempt, settings = self.job, self.job.attempt, self.snapshot.settings
-        if attempt is None or attempt.phase not in (GangPhase.CHECKING, GangPhase.STOPPING):
-            return
-        if attempt.phase is GangPhase.CHECKING:
-            due, text = attempt.begun_at + settings.check_limit_s, "the check of the gang did not end in time"
-        else:
-            # Ranks that never started need no time to save.
-            grace_s = job.task.stop_grace_s if set(attempt.started) - set(attempt.ended) else 0.0
-            due, text = job.since + grace_s + settings.stop_margin_s, "some ranks did not tell their end in time"
-        if self.now >= due:
-            self._note(AttemptOverdue(attempt.no, text), f"attempt {attempt.no}: {text}")
-        else:
-            self.wakes.append(due)
-
-    def _conclude_silence(self) -> None:
-        limit_s = self.snapshot.settings.silence_s
-        for m in self.job.instances.values():
-            if m.instance is None or m.silent or m.phase not in (InstancePhase.JOINED, InstancePhase.READY):
-                continue
-            heard = self.snapshot.heard.get(m.instance)
-            if heard is None:
-                continue
-            if self.now - heard.last > limit_s:
-                event = InstanceSilent(m.instance, heard.last, heard.step, heard.step_at)
-                self._note(event, f"{m.instance} has been silent for {self.now - heard.last:.1f} s")
-            else:
-                self.wakes.append(heard.last + limit_s + 0.01)
-
-    def _conclude_hopeless(self) -> None:
-        job = self.job
-        text = hopeless(job)
-        if text:
-            self._note(GaveUp(text), text)
-            return
-        limit_s = job.task.recovery.max_wait_s
-        if limit_s is not None and job.waiting_since is not None and self._vacant():
-            if self.now >= job.waiting_since + limit_s:
-                text = f"no capacity for {self.now - job.waiting_since:.0f} s (recovery.max_wait is {limit_s:.0f} s)"
-                self._note(GaveUp(text), text)
-            else:
-                self.wakes.append(job.waiting_since + limit_s)
+        found = conclude(self.job, self.snapshot, self.now)
+        for event, reason in found.facts:
+            self._note(event, reason)
+        self.wakes.extend(found.wakes)
 
     # What is to go --------------------------------------------------------------------------------------------------
 
@@ -234,7 +167,7 @@ class _Planner:
         """A gang is leased whole or not at all: machines that wait for others cost, and keep them from other jobs."""
         picks: list[tuple[Slot, Offer, str]] = []
         dry: list[tuple[Slot, Choice]] = []
-        for slot in self._vacant():
+        for slot in vacant(self.job):
             choice = self._choose(slot, [offer for _, offer, _ in picks])
             self.candidates.extend(c for c in choice.candidates if c not in self.candidates)
             if choice.offer is None:
@@ -288,11 +221,6 @@ class _Planner:
         per_minute = max(self.snapshot.settings.launches_per_minute, 1)
         return self.snapshot.pools.credit_at(pool, self.now, per_minute, self.planned.get(pool, 0) + more)
 
-    def _vacant(self) -> list[Slot]:
-        """Slots without a machine that can be counted on, or that is on its way."""
-        taken = {m.slot for m in self.job.instances.values() if not m.doomed}
-        return [slot for slot in self.job.task.gang.slots if slot not in taken]
-
     def _launches(self) -> list[LaunchIntended]:
         return [e.event for e in self.effects if isinstance(e, Launch)]
 
@@ -303,7 +231,7 @@ class _Planner:
             return
         if job.quarantined:
             self.wait = f"quarantined: {job.quarantined}"
-        elif job.attempt is not None and job.attempt.failed and job.attempt.settled_at is None and not self._vacant():
+        elif job.attempt is not None and job.attempt.failed and job.attempt.settled_at is None and not vacant(job):
             self.wait = f"finding out why attempt {job.attempt.no} ended"
 
     def _choose(self, slot: Slot, picked: Sequence[Offer], *, elsewhere: bool = False) -> Choice:
@@ -312,7 +240,7 @@ class _Planner:
         need = self._needs().of_move(slot, picked) if elsewhere else self._needs().of_slot(slot, picked)
         offers = [o for o in self.snapshot.offers if group.machine.fits(o)]
         if group.zones is ZoneRule.SAME_ZONE and not need.zones:
-            offers = roomy(offers, len(self._vacant())) or offers
+            offers = roomy(offers, len(vacant(job))) or offers
         inflight = self._inflight(picked)
         selector = self._selector()
         if selector is None:
