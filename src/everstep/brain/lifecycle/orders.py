@@ -220,7 +220,7 @@ def _spec(state: JobState, machine: InstanceState, *, member: bool) -> dict[str,
         h.SPEC_CHECKPOINT_SHARED: shared,
         h.SPEC_CHECKPOINT_EVERY: "auto" if every is None else f"{every:g}",
         h.SPEC_CHECKPOINT_KEEP: task.checkpoint.keep,
-        h.SPEC_CHECKPOINT_MIRROR: _mirror(state),
+        h.SPEC_CHECKPOINT_MIRROR: mirror_place(state),
         **({h.SPEC_CHECKPOINT_AUDIT: task.checkpoint.audit} if task.checkpoint.audit else {}),
         h.SPEC_CHECKPOINT_MODE: task.checkpoint.mode.value,
         h.SPEC_ON_NOTICE: task.checkpoint.on_notice,
@@ -231,8 +231,8 @@ def _spec(state: JobState, machine: InstanceState, *, member: bool) -> dict[str,
     }
 
 
-def _mirror(state: JobState) -> str:
-    """A place of this job alone: another job's checkpoints are never its own."""
+def mirror_place(state: JobState) -> str:
+    """The second place of checkpoints, of this job alone: another job's are never its own. Empty = none."""
     mirror = state.task.checkpoint.mirror.rstrip("/")
     return f"{mirror}/{state.id}" if mirror else ""
 
