@@ -20,7 +20,7 @@ from everstep.control.clock import SystemClock
 from everstep.control.doer import Doer
 from everstep.control.faults import reach
 from everstep.control.highwater import HighWater
-from everstep.control.inbox import Item, Market, answer, give_up
+from everstep.control.inbox import Inbox, Item, Market, answer
 from everstep.control.journal import Journal
 from everstep.control.kernel import Kernel, Outcome, at_rest
 from everstep.control.options import Options, Vault
@@ -40,7 +40,6 @@ from everstep.model.offers import Offer
 from everstep.model.task import Task
 from everstep.ports import ProvesIdentity, Provider, ProviderResource, Store
 
-_BATCH = 512
 _SKIPPED = 1_000
 """More attempts than any job begins between two backups."""
 LOOP = "everstep loop"
@@ -114,9 +113,8 @@ class Controller:
             self._providers, deployment=deployment, kernel=self.kernel, known=self, clock=self.clock,
             telemetry=self._telemetry,
         )  # fmt: skip
-        self._inbox: asyncio.Queue[Item | Market | None] = asyncio.Queue()
+        self._inbox = Inbox()
         self._awakened: set[JobId] = set()
-        self._batch: list[Item | Market | None] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._sound = False
         self.failed: asyncio.Future[None] | None = None
@@ -174,14 +172,12 @@ class Controller:
 
     async def stop(self) -> None:
         """Stops the loop; machines and jobs go on without us."""
-        await self._inbox.put(None)
+        self._inbox.close()
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._doer.close()
-        while not self._inbox.empty():
-            self._batch.append(self._inbox.get_nowait())
-        give_up(self._batch)
+        self._inbox.give_up()
         if self._sound:
             await self.journal.close(self.kernel, self.book)
 
@@ -207,7 +203,7 @@ class Controller:
         """A user's request; durable when it returns. Raises NotFound, Conflict."""
         if job not in self.book:
             raise NotFound(f"there is no job {job}")
-        await self._put(job, event, asked=True)
+        await self._inbox.put(job, event, asked=True)
         return self.book[job]
 
     def observed(self, instance: InstanceId) -> Observed | None:
@@ -236,12 +232,7 @@ class Controller:
 
     def put(self, job: JobId, event: Event) -> asyncio.Future[None]:
         """Hands an event over; the future is done when it is durable."""
-        return self._put(job, event, asked=False)
-
-    def _put(self, job: JobId, event: Event, *, asked: bool) -> asyncio.Future[None]:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait(Item(job, event, done, asked))
-        return done
+        return self._inbox.put(job, event)
 
     def state(self, job: JobId) -> JobState | None:
         """The job as it is now, ended ones included."""
@@ -291,11 +282,11 @@ class Controller:
     def look_again(self) -> None:
         """Every job is looked at again, at once."""
         self.kernel.wakes.update(dict.fromkeys(self.kernel.states, self.clock.now()))
-        self._inbox.put_nowait(Market())
+        self._inbox.market_moved()
 
     def market_moved(self) -> None:
         """The offers changed: jobs that wait for capacity are looked at again."""
-        self._inbox.put_nowait(Market())
+        self._inbox.market_moved()
 
     def trouble(self, provider: str, text: str) -> None:
         """Shows that a provider makes trouble; an empty text takes it back."""
@@ -308,8 +299,8 @@ class Controller:
 
     async def _run(self) -> None:
         while True:
-            items = await self._next_items()
-            self._batch = items
+            wake = self.kernel.next_wake()
+            items = await self._inbox.take(1.0 if wake is None else min(max(wake - self.clock.now(), 0.0), 1.0))
             self._sound = False  # until the journal holds what the kernel has taken in
             now = self.clock.now()
             refused: list[tuple[Item, EverstepError]] = []
@@ -335,19 +326,6 @@ class Controller:
             self._sound = True
             if stop:
                 return
-
-    async def _next_items(self) -> list[Item | Market | None]:
-        wake = self.kernel.next_wake()
-        timeout_s = 1.0 if wake is None else min(max(wake - self.clock.now(), 0.0), 1.0)
-        items: list[Item | Market | None] = []
-        if timeout_s > 0 or not self._inbox.empty():
-            try:
-                items.append(await asyncio.wait_for(self._inbox.get(), timeout_s))
-            except TimeoutError:
-                return items
-        while len(items) < _BATCH and not self._inbox.empty():
-            items.append(self._inbox.get_nowait())
-        return items
 
     def _take(self, item: Item, now: float) -> None:
         if isinstance(item.event, JobSubmitted):
