@@ -36,7 +36,9 @@ _SERVICES = {
     "images": "ImagesClient",
     "instances": "InstancesClient",
     "machine_types": "MachineTypesClient",
+    "region_operations": "RegionOperationsClient",
     "regions": "RegionsClient",
+    "resource_policies": "ResourcePoliciesClient",
     "subnetworks": "SubnetworksClient",
     "zone_operations": "ZoneOperationsClient",
 }
@@ -45,6 +47,8 @@ NAMES_A_CALL = 20
 PAGE = 500
 
 Json = dict[str, Any]
+_Scope = tuple[str, str]
+"""``("zone", "us-central1-a")``, ``("region", "us-central1")``."""
 T = TypeVar("T")
 
 
@@ -80,8 +84,8 @@ class Calls:
         self._session: Any = None
         self._making = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gcp")
-        self._awaited: dict[str, dict[str, asyncio.Future[Json]]] = {}
-        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._awaited: dict[_Scope, dict[str, asyncio.Future[Json]]] = {}
+        self._watches: dict[_Scope, asyncio.Task[None]] = {}
 
     async def call(self, service: str, method: str, body: tuple[str, Json] | None = None, **parameters: Any) -> Json:
         """One call. Raises a typed ProviderError.
@@ -123,6 +127,18 @@ class Calls:
             if not token:
                 return found
 
+    async def listed(self, service: str, **parameters: Any) -> list[Json]:
+        """All of a ``list``, page by page."""
+        found: list[Json] = []
+        token = ""
+        while True:
+            more: Json = {"page_token": token} if token else {}
+            page = await self.call(service, "list", max_results=PAGE, **parameters, **more)
+            found.extend(page.get("items", []))
+            token = page.get("nextPageToken", "")
+            if not token:
+                return found
+
     async def prices(self, path: str) -> list[Json]:
         """All SKUs of the billing catalog below ``path``: ``services/6F81-5844-456A``."""
         found: list[Json] = []
@@ -154,45 +170,48 @@ class Calls:
     async def done(self, operation: Json) -> Json:
         """The operation once it is done. Raises the typed error that it holds.
 
-        Those of a zone are watched together: a thousand at once cost as many calls as a few.
+        Those of a zone are watched together: a thousand at once cost as many calls as a few. Also of a region.
         """
-        zone = operation["zone"].rpartition("/")[2]
+        kind = "zone" if operation.get("zone") else "region"
+        scope = (kind, operation[kind].rpartition("/")[2])
         if operation.get("status") != "DONE":
-            waiting = self._awaited.setdefault(zone, {})
+            waiting = self._awaited.setdefault(scope, {})
             future = waiting.setdefault(operation["name"], asyncio.get_running_loop().create_future())
-            if zone not in self._watches or self._watches[zone].done():
-                self._watches[zone] = asyncio.create_task(self._watch(zone))
+            if scope not in self._watches or self._watches[scope].done():
+                self._watches[scope] = asyncio.create_task(self._watch(scope))
             operation = await asyncio.shield(future)
-        failure = errors.failed(operation, f"{operation.get('operationType', 'operation')} in {zone}")
+        failure = errors.failed(operation, f"{operation.get('operationType', 'operation')} in {scope[1]}")
         if failure is not None:
             raise failure[0] from failure[1]
         return operation
 
-    async def _watch(self, zone: str) -> None:
-        waiting = self._awaited[zone]
+    async def _watch(self, scope: _Scope) -> None:
+        waiting = self._awaited[scope]
         while waiting:
             await asyncio.sleep(self._look_s)
             try:
-                for operation in await self._look(zone, list(waiting)):
+                for operation in await self._look(scope, list(waiting)):
                     if operation.get("status") == "DONE" and operation["name"] in waiting:
                         _set(waiting.pop(operation["name"]), operation)
             except Exception as error:
                 # Whoever waits learns of it, and asks for the same thing again; nobody waits for ever.
-                known = error if isinstance(error, ProviderError) else Unreachable(f"operations in {zone}: {error!r}")
+                known = error if isinstance(error, ProviderError) else Unreachable(f"{scope[1]}: {error!r}")
                 for name in list(waiting):
                     _set(waiting.pop(name), known)
 
-    async def _look(self, zone: str, names: list[str]) -> list[Json]:
+    async def _look(self, scope: _Scope, names: list[str]) -> list[Json]:
+        service = f"{scope[0]}_operations"
+        where: Json = {scope[0]: scope[1]}
         if len(names) == 1:
-            return [await self.call("zone_operations", "get", zone=zone, operation=names[0])]
+            return [await self.call(service, "get", operation=names[0], **where)]
         if len(names) <= NAMES_A_CALL:
-            page = await self.call("zone_operations", "list", zone=zone, filter=filter_of_names(names))
+            page = await self.call(service, "list", filter=filter_of_names(names), **where)
             return list(page.get("items", []))
         missing, found, token = set(names), [], ""
         while missing:
             more: Json = {"page_token": token} if token else {}
             page = await self.call(
-                "zone_operations", "list", zone=zone, max_results=PAGE, order_by="creationTimestamp desc", **more
+                service, "list", max_results=PAGE, order_by="creationTimestamp desc", **where, **more
             )
             found += [o for o in page.get("items", []) if o["name"] in missing]
             missing -= {o["name"] for o in page.get("items", [])}
@@ -241,6 +260,7 @@ class Calls:
         names = [f"{known}{singular}Request", f"{known}{singular.removesuffix('s')}Request"]
         # ``CapacityAdviceRequest`` is the body of a call whose request is a ``CapacityAdviceRpcRequest``.
         names = [f"{known}{singular}RpcRequest", *names, f"{known}{singular.removesuffix('es')}Request"]
+        names.append(f"{known}{singular.removesuffix('ies')}yRequest")
         kind = next(k for n in names if (k := getattr(compute_v1, n, None)) is not None)
         request = kind(**parameters)
         if body is not None:

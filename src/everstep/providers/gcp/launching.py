@@ -13,19 +13,22 @@ from typing import Any
 
 from everstep.model.errors import BadRequest, PriceAboveMax, ProviderError, Throttled, Unreachable
 from everstep.model.ids import InstanceId
-from everstep.model.offers import Market, Pool
+from everstep.model.offers import Market
 from everstep.ports import Launched, LaunchRequest
 from everstep.providers.gcp import naming
 from everstep.providers.gcp.accelerators import parted, vendors_name
 from everstep.providers.gcp.calls import Calls, Json
 from everstep.providers.gcp.disks import Disks
 from everstep.providers.gcp.errors import GONE, THERE, Said, code_of
+from everstep.providers.gcp.groups import Groups
 from everstep.providers.gcp.looks import Looks
 from everstep.providers.gcp.market import GceMarket, instant, region_of
 from everstep.providers.gcp.settings import Settings
 from everstep.providers.gcp.startup import DEVICE, boot_script
 
 _GENERATIONS = 10
+_ASKED_AT_ONCE = 8
+"""So many inserts of one launch are under way: half of the threads, so that looks and ends need not wait for them."""
 _SCOPES = ["https://www.googleapis.com/auth/logging.write", "https://www.googleapis.com/auth/monitoring.write"]
 """What a machine's own account may do, where it has one: write logs. It needs the account for its identity token."""
 
@@ -38,6 +41,7 @@ class Launching:
         calls: Calls,
         settings: Settings,
         disks: Disks,
+        groups: Groups,
         market: GceMarket,
         *,
         started: Callable[[LaunchRequest, Launched], None],
@@ -48,6 +52,7 @@ class Launching:
         self._calls = calls
         self._settings = settings
         self._disks = disks
+        self._groups = groups
         self._market = market
         self._started = started
         self._ended = ended
@@ -61,29 +66,9 @@ class Launching:
     async def launch(
         self, requests: Sequence[LaunchRequest], *, all_or_nothing: bool
     ) -> Sequence[Launched | Exception]:
-        """See ``Provider.launch``. In one pool the first request is served first: what is left may not do for all."""
-        answers: list[Launched | ProviderError] = [Unreachable("not asked yet")] * len(requests)
-        pools: dict[Pool, list[int]] = {}
-        for index, request in enumerate(requests):
-            pools.setdefault(request.offer.pool, []).append(index)
-
-        async def serve(indices: list[int]) -> None:
-            waits = []
-            try:
-                for index in indices:
-                    # Asked in order, one after the other; waited for together.
-                    asked = await _answered(self._ask(requests[index]))
-                    if isinstance(asked, ProviderError):
-                        answers[index] = asked
-                    else:
-                        waits.append((index, asyncio.create_task(_answered(self._wait(requests[index], asked)))))
-                for index, wait in waits:
-                    answers[index] = await wait
-            finally:
-                for _, wait in waits:
-                    wait.cancel()  # whoever gave up on us waits for none of them
-
-        await asyncio.gather(*(serve(indices) for indices in pools.values()))
+        """See ``Provider.launch``. Of several for one pool that has no room for all, any may be served."""
+        turn = asyncio.Semaphore(_ASKED_AT_ONCE)
+        answers = await asyncio.gather(*(_answered(self._start(request, turn)) for request in requests))
         failures = [a for a in answers if isinstance(a, ProviderError)]
         if not failures or not all_or_nothing:
             return answers
@@ -95,7 +80,19 @@ class Launching:
 
     # --- one machine -------------------------------------------------------------------------------------------------
 
-    async def _ask(self, request: LaunchRequest) -> Json:
+    async def _start(self, request: LaunchRequest, turn: asyncio.Semaphore) -> Launched:
+        """Asked for when it is its turn; then waited for, together with all others."""
+        while True:
+            async with self._groups.of(request) as group:
+                try:
+                    async with turn:
+                        operation = await self._ask(request, group)
+                    return await self._wait(request, group, operation)
+                except ProviderError as error:
+                    if not self._groups.goes_without(request, group, error):
+                        raise
+
+    async def _ask(self, request: LaunchRequest, group: str) -> Json:
         """The operation of the insert; an empty one if the machine is there."""
         zone = request.offer.zone
         if region_of(zone) not in self._settings.regions:
@@ -103,7 +100,7 @@ class Launching:
             raise BadRequest(f"zone {zone!r} is in none of the configured regions ({known})")
         await self._check_price(request)
         disk = None if request.volume is None else await self._disks.ready_for(request)
-        resource = self._resource(request, disk)
+        resource = self._resource(request, disk, group)
         name = resource["name"]
         request_id = naming.request_id(name, str(self._failures.get(name, 0)))
         body = ("instance_resource", resource)
@@ -114,7 +111,7 @@ class Launching:
                 raise
             return {}
 
-    async def _wait(self, request: LaunchRequest, operation: Json) -> Launched:
+    async def _wait(self, request: LaunchRequest, group: str, operation: Json) -> Launched:
         while True:
             name = self._name(request)
             if operation:
@@ -126,7 +123,7 @@ class Launching:
                     raise
             machine = await self._looks.machine(request.offer.zone, name, request.deployment)
             if machine is None and await self._was_taken_back(request, name) and self._more(request):
-                operation = await self._ask(request)
+                operation = await self._ask(request, group)
                 continue
             if not operation and machine is not None and machine["status"] == "PROVISIONING":
                 await asyncio.sleep(self._look_s)  # another call's: it may still come to nothing
@@ -164,7 +161,7 @@ class Launching:
     def _name(self, request: LaunchRequest) -> str:
         return naming.machine_name(request, self._generations.get(request.token, 0))
 
-    def _resource(self, request: LaunchRequest, disk: str | None) -> dict[str, Any]:
+    def _resource(self, request: LaunchRequest, disk: str | None, group: str) -> dict[str, Any]:
         """``Instance`` as REST has it."""
         offer, settings = request.offer, self._settings
         kind, attached = parted(offer.machine.name)
@@ -175,11 +172,13 @@ class Launching:
             "description": f"everstep {request.job} {request.launch_no}",
             "machineType": f"{zone}/machineTypes/{kind}",
             "labels": naming.of_launch(request),
-            "scheduling": self._scheduling(request),
+            "scheduling": self._scheduling(request, group),
             "networkInterfaces": [self._interface(region_of(offer.zone))],
             "serviceAccounts": [{"email": settings.service_account, "scopes": _SCOPES}],
             "metadata": {"items": [{"key": "startup-script", "value": _script(request, boots_from_volume)}]},
         }
+        if group:
+            resource["resourcePolicies"] = [group]
         if attached is not None:
             link = f"{zone}/acceleratorTypes/{vendors_name(attached[0])}"
             resource["guestAccelerators"] = [{"acceleratorType": link, "acceleratorCount": attached[1]}]
@@ -199,11 +198,11 @@ class Launching:
             resource["disks"].append(kept)
         return resource
 
-    def _scheduling(self, request: LaunchRequest) -> dict[str, Any]:
+    def _scheduling(self, request: LaunchRequest, group: str) -> dict[str, Any]:
         # Nobody restarts it but us: a machine that comes back by itself after a host error has lost its processes.
         scheduling: dict[str, Any] = {"automaticRestart": False, "onHostMaintenance": "TERMINATE"}
         if request.offer.market is not Market.SPOT:
-            if not request.offer.machine.accelerator:
+            if not request.offer.machine.accelerator and not group:  # what is placed cannot be moved
                 scheduling["onHostMaintenance"] = "MIGRATE"
         elif self._settings.legacy_preemptible:
             scheduling["preemptible"] = True

@@ -15,6 +15,7 @@ from everstep.providers.gcp import disks as volumes
 from everstep.providers.gcp import ends, naming
 from everstep.providers.gcp.calls import Calls, Json
 from everstep.providers.gcp.disks import Disks
+from everstep.providers.gcp.groups import Groups
 from everstep.providers.gcp.lives import planned_end
 from everstep.providers.gcp.market import LEGACY_LIFE_S, instant, region_of
 
@@ -29,12 +30,13 @@ _LIFE_NOTICE_S = 600.0
 
 
 class Listing:
-    """The truth about a deployment, over all regions: two calls a look, a third when something has ended."""
+    """The truth about a deployment, over all regions: two calls a look, more when something has ended or was placed."""
 
     def __init__(
         self,
         calls: Calls,
         disks: Disks,
+        groups: Groups,
         *,
         disk_price: Callable[[str, str], Any],
         put_away: Callable[[Sequence[InstanceId]], Any],
@@ -52,6 +54,7 @@ class Listing:
         """
         self._calls = calls
         self._disks = disks
+        self._groups = groups
         self._disk_price = disk_price
         self._put_away = put_away
         self._notice_s = notice_s
@@ -137,7 +140,9 @@ class Listing:
         self._alive = {n: r for n, r in self._alive.items() if r.deployment != deployment} | there
         if over:
             await self._put_away([InstanceId(n) for n in over])
-        return [*there.values(), *self._remembered(deployment), *await self._volumes(deployment, disks, asked_at)]
+        found = [*there.values(), *self._remembered(deployment), *await self._volumes(deployment, disks, asked_at)]
+        used = {naming.last(url) for m in machines for url in m.get("resourcePolicies", [])}
+        return [*found, *(_group(p, deployment) for p in await self._groups.look(deployment, used))]
 
     async def notices(self, deployment: DeploymentId) -> list[Notice]:
         """See ``Provider.notices``; nothing is asked while no spot machine is known to live."""
@@ -304,6 +309,24 @@ class Listing:
                 )
             )
         return found
+
+
+def _group(policy: Json, deployment: DeploymentId) -> ProviderResource:
+    """A placement policy: it costs nothing, and must not stay either."""
+    labels = naming.group_labels(policy)
+    return ProviderResource(
+        kind=ResourceKind.GROUP,
+        id=policy["name"],
+        deployment=deployment,
+        job=JobId(labels[naming.JOB]) if naming.JOB in labels else None,
+        launch_no=None,
+        token=None,
+        zone=naming.last(policy["region"]),
+        machine_type="",
+        market=Market.ON_DEMAND,
+        alive=True,
+        started_at=instant(policy.get("creationTimestamp", "")) or 0.0,
+    )
 
 
 def _type_of(machine: Json) -> str:

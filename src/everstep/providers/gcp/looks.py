@@ -7,7 +7,7 @@ import asyncio
 from everstep.model.errors import BadRequest, ProviderError, Unreachable
 from everstep.model.ids import DeploymentId
 from everstep.providers.gcp import naming
-from everstep.providers.gcp.calls import NAMES_A_CALL, PAGE, Calls, Json, filter_of_names
+from everstep.providers.gcp.calls import NAMES_A_CALL, Calls, Json, filter_of_names
 from everstep.providers.gcp.errors import GONE, code_of
 
 _GATHER_S = 0.02
@@ -57,16 +57,8 @@ class Looks:
         await asyncio.gather(*(self._alone(zone, name, f) for name, f in waiting.items() if not f.done()))
 
     async def _listed(self, zone: str, deployment: DeploymentId, names: list[str]) -> dict[str, Json]:
-        found: dict[str, Json] = {}
-        token = ""
         wanted = filter_of_names(names) if len(names) <= NAMES_A_CALL else naming.filter_of(deployment)
-        while True:
-            more: Json = {"page_token": token} if token else {}
-            page = await self._calls.call("instances", "list", zone=zone, filter=wanted, max_results=PAGE, **more)
-            found |= {m["name"]: m for m in page.get("items", [])}
-            token = page.get("nextPageToken", "")
-            if not token:
-                return found
+        return {m["name"]: m for m in await self._calls.listed("instances", zone=zone, filter=wanted)}
 
     async def _alone(self, zone: str, name: str, future: asyncio.Future[Json | None]) -> None:
         try:

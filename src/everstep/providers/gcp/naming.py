@@ -36,6 +36,9 @@ SERVER = "everstep-server"
 _TOKEN = re.compile(r"ev[0-9a-f]{48}")
 _JOB = re.compile(r"[a-z][a-z0-9-]{0,8}[a-z0-9]")
 _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+_GROUP = re.compile(r"everstep-[a-z2-7]{8}-[0-9a-f]{32}")
+_RULE = re.compile(r"everstep-server-([0-9a-f]{12})")
+_MARK = re.compile(r"(everstep-[a-z]+)=([a-z0-9_-]+)")
 _NAME = re.compile(r"([a-z][a-z0-9-]*[a-z0-9])-([a-z2-7]{8})-([a-z2-7]{39})(?:-(\d+))?")
 _REQUESTS = uuid.UUID("5c1e0f0a-9d2b-5a53-8d7e-0b6d3a9f5a11")
 """Name space of our request ids."""
@@ -79,6 +82,39 @@ def disk_name(spec: VolumeSpec) -> str:
     return "ev-" + hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
+def group_name(request: LaunchRequest) -> str:
+    """Name of the placement policy of a gang: one per deployment, job, zone and machine type."""
+    text = "\x1f".join((request.job, request.offer.zone, request.offer.machine.name))
+    return f"everstep-{_fingerprint(request.deployment)}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def group_description(request: LaunchRequest) -> str:
+    """A placement policy has no labels: these are in its description, ``everstep-deployment=D everstep-job=J``."""
+    return f"{DEPLOYMENT}={_value(request.deployment)} {JOB}={_value(request.job)}"
+
+
+def group_labels(described: Mapping[str, Any]) -> dict[str, str]:
+    """What the description of a placement policy says; nothing of one that is not ours."""
+    found = dict(_MARK.findall(described.get("description", "")))
+    return found if _GROUP.fullmatch(described.get("name", "")) else {}
+
+
+def firewall_labels(described: Mapping[str, Any]) -> dict[str, str]:
+    """A firewall rule has no labels: that of a server of ours is known by its name and by the machine it is about."""
+    found = _RULE.fullmatch(described.get("name", ""))
+    return {SERVER: found[1]} if found and described.get("targetTags") == [found[0]] else {}
+
+
+def filter_of_groups(deployment: DeploymentId | None = None) -> str:
+    """``filter`` that matches the placement policies of a deployment, or of all."""
+    return f'name eq "everstep-{".*" if deployment is None else _fingerprint(deployment)}-.*"'
+
+
+def filter_of_firewalls() -> str:
+    """``filter`` that matches the firewall rules of servers."""
+    return 'name eq "everstep-server-.*"'
+
+
 def request_id(*parts: str) -> str:
     """The id of a request, a UUID as the vendor wants it: of the same parts always the same."""
     return str(uuid.uuid5(_REQUESTS, "\x1f".join(parts)))
@@ -115,6 +151,11 @@ def of(described: Mapping[str, Any]) -> dict[str, str]:
 def filter_of(deployment: DeploymentId) -> str:
     """``filter`` that matches everything of a deployment."""
     return f'labels.{DEPLOYMENT} = "{_value(deployment)}"'
+
+
+def is_of(labels: Mapping[str, str], deployment: DeploymentId) -> bool:
+    """Whether labels say that something belongs to a deployment."""
+    return labels.get(DEPLOYMENT) == _value(deployment)
 
 
 def same(described: Mapping[str, Any], request: LaunchRequest) -> bool:

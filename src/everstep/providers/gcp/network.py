@@ -59,15 +59,8 @@ async def examine(calls: Calls, settings: Settings, region: str) -> list[Finding
 
 async def _rules(calls: Calls, project: str, network: str) -> list[Json]:
     """Those in force in a network."""
-    found: list[Json] = []
-    token = ""
-    while True:
-        more: Json = {"page_token": token} if token else {}
-        page = await calls.call("firewalls", "list", project=project, **more)
-        found += [r for r in page.get("items", []) if last(r.get("network", "")) == network and not r.get("disabled")]
-        token = page.get("nextPageToken", "")
-        if not token:
-            return found
+    rules = await calls.listed("firewalls", project=project)
+    return [r for r in rules if last(r.get("network", "")) == network and not r.get("disabled")]
 
 
 def _is_everywhere(rule: Json) -> bool:

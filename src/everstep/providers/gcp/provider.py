@@ -28,6 +28,7 @@ from everstep.providers.gcp import doctor, naming
 from everstep.providers.gcp.calls import NAMES_A_CALL, Calls, filter_of_names
 from everstep.providers.gcp.disks import Disks
 from everstep.providers.gcp.errors import GONE, code_of
+from everstep.providers.gcp.groups import Groups
 from everstep.providers.gcp.identity import CERTS_URL, IdentityCheck
 from everstep.providers.gcp.launching import Launching
 from everstep.providers.gcp.listing import Listing
@@ -57,6 +58,7 @@ class GcpProvider:
         keep: what survives a preemption: ``volume``, a disk beside the one it boots from, or ``boot_disk``, the disk it
             boots from, with everything that was installed.
         legacy_preemptible: lease preemptible machines of the old kind, which live for 24 hours at most.
+        compact_placement: whether the machines of a gang are placed close together, where their type can be.
         name: name of the provider in offers and pools.
         endpoint_url: where to call instead of Google, for fakes.
         credentials: of google-auth; default: the vendor's own chain.
@@ -84,6 +86,7 @@ class GcpProvider:
         boot_disk_gib: int = 50,
         keep: str = "volume",
         legacy_preemptible: bool = False,
+        compact_placement: bool = True,
         name: str = "gcp",
         endpoint_url: str | None = None,
         credentials: Any = None,
@@ -109,6 +112,7 @@ class GcpProvider:
             boot_disk_gib=boot_disk_gib,
             keep=keep,
             legacy_preemptible=legacy_preemptible,
+            compact_placement=compact_placement,
         )
         self.calls = Calls(project, endpoint_url=endpoint_url, credentials=credentials, look_s=look_s, rng=rng)
         # See ``OnThisHost``: machines of a fake that is served here are processes of this computer.
@@ -132,9 +136,11 @@ class GcpProvider:
             now=now,
         )
         self._disks = Disks(self.calls, settings, look_s=look_s, now=now)
+        groups = Groups(self.calls, wanted=settings.compact_placement, look_s=look_s)
         self._listing = Listing(
             self.calls,
             self._disks,
+            groups,
             disk_price=self._market.disk_usd_per_gib_h,
             put_away=self.terminate,
             notice_s=notice_s,
@@ -145,6 +151,7 @@ class GcpProvider:
             self.calls,
             settings,
             self._disks,
+            groups,
             self._market,
             started=self._listing.started,
             ended=self._listing.taken_back,

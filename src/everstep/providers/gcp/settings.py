@@ -35,6 +35,7 @@ class Settings:
     boot_disk_gib: int = 50
     keep: str = "volume"
     legacy_preemptible: bool = False
+    compact_placement: bool = True
 
 
 def checked(
@@ -50,6 +51,7 @@ def checked(
     boot_disk_gib: object,
     keep: str,
     legacy_preemptible: bool,
+    compact_placement: bool,
 ) -> Settings:
     """The options, or BadInput naming every fault at once."""
     problems = []
@@ -85,6 +87,7 @@ def checked(
         boot_disk_gib=int(str(boot_disk_gib)),
         keep=keep,
         legacy_preemptible=legacy_preemptible,
+        compact_placement=compact_placement,
     )
 
 

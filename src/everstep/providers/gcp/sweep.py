@@ -1,14 +1,15 @@
 """Everything of ours in a project of Google Cloud, of every deployment and in every region, and its end.
 
 Found by the labels ``everstep-deployment`` and ``everstep-server``, whatever their values: instances, disks and
-addresses. A disk that goes with its machine is part of it. Names are used again here, so before anything is ended it
-is looked at once more: its label and age must still be those that were listed.
+addresses; by their names, since they have no labels: placement policies of gangs and firewall rules of servers. A disk
+that goes with its machine is part of it. Names are used again here, so before anything is ended it is looked at once
+more: its label and age must still be those that were listed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from everstep.model.errors import BadRequest, ProviderError, Throttled
@@ -31,7 +32,7 @@ _PATIENCE_S = 300.0
 
 
 class GcpSweeper:
-    """See ``leftovers.Sweeper``. Three calls for the whole project; what is not permitted is said, and left out."""
+    """See ``leftovers.Sweeper``. Five calls for the whole project; what is not permitted is said, and left out."""
 
     def __init__(self, calls: Calls, *, look_s: float, now: Callable[[], float]) -> None:
         """Args: look_s: between two looks at something that changes; now: UTC seconds."""
@@ -43,20 +44,28 @@ class GcpSweeper:
         """See ``Sweeper.look``."""
         unseen: list[str] = []
 
-        async def part(service: str) -> list[Json]:
+        async def part(what: str, asked: Awaitable[list[Json]]) -> list[Json]:
             try:
-                return await self._calls.everything(service, service, filter=_OURS)
+                return await asked
             except ProviderError as error:
-                unseen.append(f"{service}: {error}")
+                unseen.append(f"{what}: {error}")
                 return []
 
         # The first is not optional: credentials that cannot even list instances sweep nothing.
         machines = await self._calls.everything("instances", "instances", filter=_OURS)
-        disks, addresses = await asyncio.gather(part("disks"), part("addresses"))
+        calls, groups_of_all = self._calls, naming.filter_of_groups()
+        disks, addresses, groups, rules = await asyncio.gather(
+            part("disks", calls.everything("disks", "disks", filter=_OURS)),
+            part("addresses", calls.everything("addresses", "addresses", filter=_OURS)),
+            part("placement policies", calls.everything("resource_policies", "resourcePolicies", filter=groups_of_all)),
+            part("firewall rules", calls.listed("firewalls", filter=naming.filter_of_firewalls())),
+        )
         found = [self._machine(m) for m in machines]
         prices = await self._disk_prices(disks)
         found += [t for d in disks if (t := self._disk(d, prices)) is not None]
         found += [_address(a) for a in addresses]
+        found += [_group(g, machines) for g in groups if _is_ours(g) and g.get("status") != "DELETING"]
+        found += [_firewall(r) for r in rules if _is_ours(r)]
         return Found(tuple(t for t in found if not regions or t.region in regions), tuple(unseen))
 
     async def calls_home(self, machine: Leftover) -> CallsHome | None:
@@ -67,12 +76,18 @@ class GcpSweeper:
 
     async def end(self, thing: Leftover) -> None:
         """See ``Sweeper.end``."""
-        if thing.kind == "instance":
-            await self._end_instance(thing)
-        elif thing.kind == "volume":
-            await self._end_disk(thing)
-        else:
-            await self._end_address(thing)
+        region, name = thing.region, thing.id
+        match thing.kind:
+            case "instance":
+                await self._end_instance(thing)
+            case "volume":
+                await self._end_disk(thing)
+            case "group":
+                await self._until_gone(thing, "resource_policies", region=region, resource_policy=name)
+            case "firewall":
+                await self._until_gone(thing, "firewalls", firewall=name)
+            case _:
+                await self._until_gone(thing, "addresses", region=region, address=name)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -176,23 +191,24 @@ class GcpSweeper:
         machines = [await self._one("instances", zone=thing.zone, instance=u) for u in users]
         return all(m is None or m["status"] not in _RUNS for m in machines)
 
-    async def _end_address(self, thing: Leftover) -> None:
+    async def _until_gone(self, thing: Leftover, service: str, **where: Any) -> None:
+        """Asks until it is let go of: machines that end hold on to their address and their group for a while."""
         deadline = self._now() + _PATIENCE_S
         asked = False
         while True:
-            address = await self._one("addresses", region=thing.region, address=thing.id)
-            if address is None:
+            described = await self._one(service, **where)
+            if described is None:
                 return
-            _check(thing, address)
+            _check(thing, described)
             if not asked:
                 try:
-                    await self._calls.call("addresses", "delete", region=thing.region, address=thing.id)
+                    await self._calls.call(service, "delete", **where)
                     asked = True
                 except BadRequest as error:
                     if code_of(error) not in IN_USE:
                         raise
             if self._now() > deadline:
-                raise Throttled(f"address {thing.id} is still there", retry_after_s=60.0)
+                raise Throttled(f"{thing.kind} {thing.id} is still there", retry_after_s=60.0)
             await asyncio.sleep(self._look_s)
 
     async def _one(self, service: str, **where: Any) -> Json | None:
@@ -219,6 +235,34 @@ def _address(address: Json) -> Leftover:
     )
 
 
+def _group(policy: Json, machines: Iterable[Json]) -> Leftover:
+    users = [m["name"] for m in machines if policy["name"] in map(naming.last, m.get("resourcePolicies", []))]
+    return Leftover(
+        kind="group",
+        id=policy["name"],
+        region=naming.last(policy["region"]),
+        what="compact placement policy",
+        state="in use" if users else "idle",
+        since=instant(policy.get("creationTimestamp", "")),
+        price_usd_per_h=0.0,
+        cost_usd=0.0,
+        **_marks(naming.group_labels(policy)),
+    )
+
+
+def _firewall(rule: Json) -> Leftover:
+    return Leftover(
+        kind="firewall",
+        id=rule["name"],
+        region="global",
+        what="firewall rule",
+        since=instant(rule.get("creationTimestamp", "")),
+        price_usd_per_h=0.0,
+        cost_usd=0.0,
+        **_marks(naming.firewall_labels(rule)),
+    )
+
+
 def _marks(labels: dict[str, str]) -> dict[str, Any]:
     return {
         "deployment": labels.get(naming.DEPLOYMENT, ""),
@@ -229,7 +273,7 @@ def _marks(labels: dict[str, str]) -> dict[str, Any]:
 
 def _check(thing: Leftover, described: Json) -> None:
     """Raises NotOurs unless it still carries the label that it was listed for, and is as old."""
-    if not _is_ours(described) or naming.of(described).get(naming.DEPLOYMENT, "") != thing.deployment:
+    if not _is_ours(described) or _labels(described).get(naming.DEPLOYMENT, "") != thing.deployment:
         raise NotOurs(f"{thing.id} does not carry the labels any more that it was found by")
     made = instant(described.get("lastStartTimestamp", "")) or instant(described.get("creationTimestamp", ""))
     if made is not None and thing.since is not None and made > thing.since + 1.0:
@@ -237,4 +281,9 @@ def _check(thing: Leftover, described: Json) -> None:
 
 
 def _is_ours(described: Json) -> bool:
-    return not naming.of(described).keys().isdisjoint(_MARKS)
+    return not _labels(described).keys().isdisjoint(_MARKS)
+
+
+def _labels(described: Json) -> dict[str, str]:
+    """Of what has labels, those; of a placement policy or a firewall rule what is known in their place."""
+    return naming.of(described) or naming.group_labels(described) or naming.firewall_labels(described)

@@ -104,6 +104,7 @@ class Machine:
         stops_at, stopped_at: STOPPING and then over; ``deletes``: gone then, not TERMINATED.
         gone_at: when a TERMINATED one was deleted.
         given_up: its owner deleted it while the vendor was taking it back.
+        policy: name of the resource policy that places it; empty = none.
         repairs_at, repaired_at: REPAIRING in between.
         maintenance: what ``instance/maintenance-event`` says.
         resource: as it was asked for.
@@ -140,6 +141,7 @@ class Machine:
     gone_at: float | None = None
     put_away: bool = False
     given_up: bool = False
+    policy: str = ""
 
     @property
     def pool(self) -> str:
@@ -197,6 +199,8 @@ class Machine:
             "scheduling": dict(self.scheduling),
             "disks": [self._attached(project, i, a) for i, a in enumerate(self.disks)],
         }
+        if self.policy:
+            found["resourcePolicies"] = [project.link(f"regions/{self.region}/resourcePolicies/{self.policy}")]
         if self.accelerator:
             link = project.link(f"{zone}/acceleratorTypes/{self.accelerator}")
             found["guestAccelerators"] = [{"acceleratorType": link, "acceleratorCount": self.accelerators}]
@@ -221,7 +225,12 @@ class Machine:
 
 @dataclass(slots=True)
 class Operation:
-    """What was asked for, and how far it is. ``error``: code and message, once it is done."""
+    """What was asked for, and how far it is.
+
+    Attributes:
+        zone, region: where it is done; both empty = everywhere.
+        error: code and message, once it is done.
+    """
 
     id: int
     name: str
@@ -235,19 +244,21 @@ class Operation:
     user: str = "tester@everstep.example"
     error: tuple[str, str] | None = None
     status_message: str = ""
+    region: str = ""
 
     def described(self, project: Project, now: float) -> dict[str, Any]:
         """As ``Operation``."""
         done = now >= self.done_at
-        zone = f"zones/{self.zone}" if self.zone else "global"
+        where = f"zones/{self.zone}" if self.zone else f"regions/{self.region}" if self.region else "global"
         found: dict[str, Any] = {
             "kind": "compute#operation",
             "id": str(self.id),
             "name": self.name,
-            "zone": project.link(zone) if self.zone else "",
+            "zone": project.link(where) if self.zone else "",
+            "region": project.link(where) if self.region else "",
             "clientOperationId": self.request_id,
             "operationType": self.kind,
-            "targetLink": project.link(f"{zone}/{self.target}" if self.zone else self.target),
+            "targetLink": project.link(f"{where}/{self.target}" if self.zone or self.region else self.target),
             "targetId": str(self.target_id),
             "status": "DONE" if done else "RUNNING",
             "statusMessage": self.status_message,
@@ -255,7 +266,7 @@ class Operation:
             "progress": 100 if done else 0,
             "insertTime": stamp(self.inserted_at),
             "startTime": stamp(self.inserted_at),
-            "selfLink": project.link(f"{zone}/operations/{self.name}"),
+            "selfLink": project.link(f"{where}/operations/{self.name}"),
         }
         if done:
             found["endTime"] = stamp(self.done_at)

@@ -13,6 +13,7 @@ from everstep.testing.gce import launch
 from everstep.testing.gce.books import SYSTEM, Attachment, Disk, Machine, Operation, Project, fingerprint
 from everstep.testing.gce.discovery import Called, Refused
 from everstep.testing.gce.market import Timing, World
+from everstep.testing.gce.policies import Policy
 
 IMAGES = {
     # Size in GB of what the fake has to boot from, by project and family.
@@ -53,6 +54,8 @@ class Cloud:
         self.machines: dict[int, Machine] = {}
         self.disks: dict[int, Disk] = {}
         self.operations: dict[str, Operation] = {}
+        self.policies: dict[tuple[str, str], Policy] = {}
+        """Resource policies, by region and name."""
         self.follow: Callable[[float], None] | None = None
         """Told of every change, before what has ended lets go of its disks (see ``power``)."""
         self.firewall_rules = dict(DEFAULT_RULES)
@@ -182,12 +185,13 @@ class Cloud:
             self._requests[key] = act(request_id)
         return self._requests[key]
 
-    def operation_named(self, zone: str, name: str) -> Operation:
+    def operation_named(self, zone: str, name: str, *, region: str = "") -> Operation:
         """Raises Refused if there is none."""
-        found = next((o for o in self.operations.values() if o.zone == zone and name in (o.name, str(o.id))), None)
-        if found is None:
-            raise self.missing(f"zones/{zone}/operations/{name}")
-        return found
+        for operation in self.operations.values():
+            if (operation.zone, operation.region) == (zone, region) and name in (operation.name, str(operation.id)):
+                return operation
+        where = f"zones/{zone}/" if zone else f"regions/{region}/" if region else "global/"
+        raise self.missing(f"{where}operations/{name}")
 
     # --- machines ----------------------------------------------------------------------------------------------------
 
@@ -394,6 +398,11 @@ class Cloud:
         """Raises Refused for a zone that is not there."""
         if zone not in self.world.zones:
             raise Refused(400, "invalid", f"Invalid value for field 'zone': '{zone}'. Unknown zone.")
+
+    def check_region(self, region: str) -> None:
+        """Raises Refused for a region that is not there."""
+        if region not in self.world.regions:
+            raise Refused(400, "invalid", f"Invalid value for field 'region': '{region}'. Unknown region.")
 
     def image_gb(self, url: str) -> int:
         """Size of an image. Raises Refused for one that nobody has."""

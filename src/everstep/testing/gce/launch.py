@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from everstep.testing.gce import policies
 from everstep.testing.gce.books import Attachment, Machine, Operation
 from everstep.testing.gce.discovery import Refused
 from everstep.testing.gce.market import parted, region_of
@@ -136,6 +137,7 @@ def _machine(cloud: Cloud, zone: str, resource: dict[str, Any]) -> Machine:
         metadata={i["key"]: i.get("value", "") for i in resource.get("metadata", {}).get("items", [])},
         scheduling=scheduling,
     )
+    machine.policy = policies.of_machine(cloud, region_of(zone), kind, resource)
     if spot and given.get("provisioningModel") != "SPOT":
         machine.ends_by_life_at = machine.runs_at + _SHORT_LIFE_S
     if "maxRunDuration" in given:
@@ -234,7 +236,10 @@ def _full(cloud: Cloud, machine: Machine) -> tuple[str, str] | None:
             return "QUOTA_EXCEEDED", f"Quota '{metric}' exceeded.  Limit: {limit}.0 in region {machine.region}."
     supply = cloud.world.supplies[machine.zone, machine.pool]
     room = supply.room(now) if machine.spot else supply.on_demand_room
-    if room is not None and sum(1 for m in held if (m.zone, m.pool) == (machine.zone, machine.pool)) >= room:
+    here = sum((m.zone, m.pool) == (machine.zone, machine.pool) for m in held)
+    close = sum((m.region, m.policy) == (machine.region, machine.policy) for m in held)
+    apart = machine.policy and supply.compact_room is not None and close >= supply.compact_room
+    if apart or (room is not None and here >= room):
         zone = f"projects/{cloud.project.id}/zones/{machine.zone}"
         text = f"The zone '{zone}' does not have enough resources available to fulfill the request."
         return STOCK_OUT, f"{text}  '(resource type:compute)'."

@@ -41,11 +41,13 @@ class Supply:
     Attributes:
         spot_room: how many spot machines the zone has over time; empty = without end.
         on_demand_room: how many standard machines; None = without end.
+        compact_room: how many machines find a place in one compact placement policy; None = without end.
         preempted_share: what the vendor tells as preemption rate, 0 to 1.
     """
 
     spot_room: Steps = ()
     on_demand_room: int | None = None
+    compact_room: int | None = None
     preempted_share: float = 0.1
 
     def room(self, now: float) -> int | None:

@@ -15,6 +15,7 @@ _OF = {
     "compute.disks.aggregatedList": ["compute.disks.list"],
     "compute.machineTypes.aggregatedList": ["compute.machineTypes.list"],
     "compute.acceleratorTypes.aggregatedList": ["compute.acceleratorTypes.list"],
+    "compute.resourcePolicies.aggregatedList": ["compute.resourcePolicies.list"],
     "compute.globalOperations.aggregatedList": ["compute.globalOperations.list"],
     "compute.zoneOperations.wait": ["compute.zoneOperations.get"],
     "compute.instances.attachDisk": ["compute.instances.attachDisk", "compute.disks.use"],
@@ -34,6 +35,7 @@ def needed(called: Called) -> list[str]:
         for key, permission in (("labels", "setLabels"), ("metadata", "setMetadata"), ("tags", "setTags")):
             found += [f"compute.instances.{permission}"] if body.get(key) else []
         found += ["compute.instances.setServiceAccount"] if body.get("serviceAccounts") else []
+        found += ["compute.resourcePolicies.use"] if body.get("resourcePolicies") else []
         if any(n.get("accessConfigs") for n in body.get("networkInterfaces", [])):
             found.append("compute.subnetworks.useExternalIp")
         for disk in body.get("disks", []):
@@ -45,6 +47,8 @@ def needed(called: Called) -> list[str]:
         return ["compute.disks.create", *(["compute.disks.setLabels"] if body.get("labels") else [])]
     changes = {"insert": "create", "patch": "update"}
     collection, _, verb = called.method.rpartition(".")
+    if collection == "compute.resourcePolicies" and verb == "insert":
+        return [f"{collection}.create"]
     if collection == "compute.firewalls" and verb != "list":
         found = [f"{collection}.{changes.get(verb, verb)}"]
         return found if verb == "get" else [*found, "compute.networks.updatePolicy"]

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from everstep.testing.faults import Fault
-from everstep.testing.gce import catalog, filters, network
+from everstep.testing.gce import catalog, filters, network, policies
 from everstep.testing.gce.books import Operation
 from everstep.testing.gce.cloud import Cloud
 from everstep.testing.gce.discovery import Called, Refused, api
@@ -46,7 +46,10 @@ _CHANGES: dict[str, Callable[[Cloud, Called], Operation]] = {
     "compute.firewalls.insert": network.insert,
     "compute.firewalls.patch": network.patch,
     "compute.firewalls.delete": network.delete,
+    "compute.resourcePolicies.insert": policies.insert,
+    "compute.resourcePolicies.delete": policies.delete,
 }
+_OPERATIONS = ("zoneOperations", "regionOperations", "globalOperations")
 Things = dict[str, list[dict[str, Any]]]
 
 
@@ -163,7 +166,7 @@ class Server:
             time.sleep(fault.delay_s)
         if fault is not None and fault.kind and not fault.late and not in_operation(fault.kind):
             raise _refusal(fault.kind)
-        if called.method == "compute.zoneOperations.wait":
+        if called.method in ("compute.zoneOperations.wait", "compute.regionOperations.wait"):
             self._wait(called)
         with self.lock:
             self._cloud.settle()
@@ -172,10 +175,14 @@ class Server:
             raise _refusal(fault.kind)
         return found
 
+    def _operation(self, called: Called) -> Operation:
+        path = called.path
+        return self._cloud.operation_named(path.get("zone", ""), path["operation"], region=path.get("region", ""))
+
     def _wait(self, called: Called) -> None:
         """Until the operation is done; not with the lock."""
         with self.lock:
-            operation = self._cloud.operation_named(called.path["zone"], called.path["operation"])
+            operation = self._operation(called)
         begins = self._cloud.now()
         while (now := self._cloud.now()) < min(operation.done_at, begins + _WAIT_S) and not self._stopping.is_set():
             self._stopping.wait(min(operation.done_at - now, 0.05))
@@ -203,10 +210,8 @@ class Server:
             return catalog.image(cloud, called.path["project"], called.path["family"])
         if method == "compute.projects.get":
             return catalog.project(cloud)
-        if collection in ("zoneOperations", "globalOperations") and verb in ("get", "wait"):
-            return cloud.operation_named(called.path.get("zone", ""), called.path["operation"]).described(
-                cloud.project, cloud.now()
-            )
+        if collection in _OPERATIONS and verb in ("get", "wait"):
+            return self._operation(called).described(cloud.project, cloud.now())
         things = self._things(collection)
         if things is None or verb not in ("get", "list", "aggregatedList"):
             raise Refused(501, "notImplemented", f"this fake does not play {method}")
@@ -224,12 +229,14 @@ class Server:
         code, _, words = CODES[kind]
         cloud, zone = self._cloud, called.path.get("zone", "")
         name = called.body.get("name") or called.path.get("instance") or called.path.get("disk", "")
+        name = name or called.path.get("resourcePolicy", "")
         verb = called.method.rpartition(".")[2]
         collection = called.method.split(".")[1]
         done = cloud.now() + cloud.timing.operation_s
         request = called.query.get("requestId", "")
         operation = cloud.operation(zone, verb, (f"{collection}/{name}", cloud.new_id()), done, request)
         operation.error = (code, words)
+        operation.region = called.path.get("region", "")
         return operation
 
     # --- lists -------------------------------------------------------------------------------------------------------
@@ -246,11 +253,14 @@ class Server:
                 for disk in cloud.disks.values():
                     if disk.deleted_at is None and disk.visible_at <= now:
                         found.setdefault(disk.zone, []).append(disk.described(cloud.project, now))
-            case "zoneOperations" | "globalOperations":
+            case "resourcePolicies":
+                for policy in cloud.policies.values():
+                    found.setdefault(policy.region, []).append(policy.described(cloud.project, now))
+            case "zoneOperations" | "globalOperations" | "regionOperations":
                 for operation in cloud.operations.values():
                     if operation.inserted_at <= now:
                         described = operation.described(cloud.project, now)
-                        found.setdefault(operation.zone, []).append(described)
+                        found.setdefault(operation.zone or operation.region, []).append(described)
             case "machineTypes":
                 return catalog.machine_types(cloud)
             case "acceleratorTypes":
@@ -263,7 +273,7 @@ class Server:
                 return {"": catalog.firewalls(cloud)}
             case "subnetworks":
                 return catalog.subnetworks(cloud)
-            case "addresses" | "instanceGroups" | "resourcePolicies" | "snapshots":
+            case "addresses" | "instanceGroups" | "snapshots":
                 return {}  # nobody can make any here, so there are none
             case _:
                 return None
@@ -288,6 +298,7 @@ class Server:
         zone = called.path.get("zone", "")
         if zone:
             self._cloud.check_zone(zone)
+        zone = zone or called.path.get("region", "")
         rows = [(scope, t) for scope in sorted(things) for t in things[scope] if aggregated or scope == zone]
         fitting = {id(t) for t in filters.matching([t for _, t in rows], query.get("filter", ""))}
         rows = [(scope, t) for scope, t in rows if id(t) in fitting]
@@ -312,7 +323,7 @@ class Server:
 
     def _scopes(self, page: list[tuple[str, dict[str, Any]]], plural: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        regional = plural == "addresses"
+        regional = plural in ("addresses", "resourcePolicies")
         for place in self._cloud.world.regions if regional else self._cloud.world.zones:
             here = [thing for scope, thing in page if scope == place]
             scope_name = f"{'regions' if regional else 'zones'}/{place}"
