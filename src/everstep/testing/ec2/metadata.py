@@ -12,26 +12,19 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from everstep.testing.ec2.books import Machine
 from everstep.testing.ec2.cloud import Cloud
 from everstep.testing.ec2.identity import Signer, document_of
+from everstep.testing.loopback import Asked, Loopback, Reply
 
 _TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN = "X-aws-ec2-metadata-token"
 _LONGEST_TTL_S = 21_600
 _ROLE = "/latest/meta-data/iam/security-credentials"
 Answer = tuple[int, str, dict[str, str]]
-
-
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A machine whose power is cut hangs up in the middle of an answer; that is nobody's fault."""
 
 
 class Metadata:
@@ -52,46 +45,19 @@ class Metadata:
         self._lock = lock
         self._signer = signer
         self._tokens: dict[str, tuple[str, float]] = {}
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                self._answer("GET")
-
-            def do_PUT(self) -> None:
-                self._answer("PUT")
-
-            def _answer(self, method: str) -> None:
-                status, body, headers = outer.answer(method, self.path, dict(self.headers.items()))
-                data = body.encode()
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(data)), "Server": "EC2ws"}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
-
-        self._http = _Http(("127.0.0.1", 0), Handler)
-        self._url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), name="metadata", daemon=True)
+        self._http = Loopback("metadata", self._reply, verbs=("GET", "PUT"))
 
     def url(self, instance: str) -> str:
         """Base URL of a machine's own service."""
-        return f"{self._url}/{instance}"
+        return f"{self._http.url}/{instance}"
 
     def start(self) -> None:
         """Serves in a thread."""
-        self._thread.start()
+        self._http.start()
 
     def stop(self) -> None:
         """Serves no more."""
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
+        self._http.stop()
 
     def forget_tokens(self) -> None:
         """No token that was given out is good any more."""
@@ -99,18 +65,21 @@ class Metadata:
 
     # --- one request -------------------------------------------------------------------------------------------------
 
-    def answer(self, method: str, path: str, headers: dict[str, str]) -> Answer:
-        """Status, body and headers for a request."""
+    def _reply(self, asked: Asked) -> Reply:
+        status, body, headers = self._answer(asked.verb, asked.target, asked.headers)
+        return status, body.encode(), {**headers, "Server": "EC2ws"}
+
+    def _answer(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
         _, instance, rest = [*path.split("/", 2), "", ""][:3]
         with self._lock:
             self._cloud.settle()
             machine = self._cloud.machines.get(instance)
-            found = self._look(machine, method, "/" + rest, {k.lower(): v for k, v in headers.items()})
+            found = self._look(machine, method, "/" + rest, headers)
             self.asked.append((instance, method, "/" + rest, found[0]))
             self.asked_at.append(self._cloud.now())
         return found
 
-    def _look(self, machine: Machine | None, method: str, path: str, headers: dict[str, str]) -> Answer:
+    def _look(self, machine: Machine | None, method: str, path: str, headers: Mapping[str, str]) -> Answer:
         now = self._cloud.now()
         if machine is None or machine.state(now) == "terminated":
             return 404, "", {}
@@ -126,7 +95,7 @@ class Metadata:
         value = self._value(machine, path.rstrip("/") or "/")
         return (404, "", {}) if value is None else (200, value, {"Content-Type": "text/plain"})
 
-    def _give_token(self, machine: Machine, path: str, headers: dict[str, str]) -> Answer:
+    def _give_token(self, machine: Machine, path: str, headers: Mapping[str, str]) -> Answer:
         if path != "/latest/api/token":
             return 405, "", {}
         if "x-forwarded-for" in headers:
