@@ -131,8 +131,13 @@ def can_do_without(job: JobState, disk: VolumeState) -> bool:
     No machine has it, checkpoints are in the mirror, and nobody wants other files of it brought home.
     """
     held = any(m.volume == disk.volume and m.alive for m in job.instances.values())
-    mirrored = job.task.checkpoint.mirror and any(save.durable for attempt in job.attempts for save in attempt.saves)
-    return bool(mirrored) and not held and not job.task.outputs
+    return mirrored(job) and not held
+
+
+def mirrored(job: JobState) -> bool:
+    """Whether everything on the job's disks that is worth something is in shared storage too."""
+    saved = any(save.durable for attempt in job.attempts for save in attempt.saves)
+    return bool(job.task.checkpoint.mirror) and saved and not job.task.outputs
 
 
 def _others(job: JobState, picked: Sequence[Offer]) -> list[Offer]:

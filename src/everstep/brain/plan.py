@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from everstep.brain import guard, moving
+from everstep.brain import guard, moving, stranded
 from everstep.brain.conclude import conclude
 from everstep.brain.economics.ledger import cost_usd
 from everstep.brain.lifecycle import Briefing, same_orders, transition
@@ -28,6 +28,7 @@ from everstep.model.events import (
     Event,
     GaveUp,
     LaunchIntended,
+    TerminateIntended,
     VolumeDeleteIntended,
     VolumeIntended,
 )
@@ -234,13 +235,15 @@ class _Planner:
         elif job.attempt is not None and job.attempt.failed and job.attempt.settled_at is None and not vacant(job):
             self.wait = f"finding out why attempt {job.attempt.no} ended"
 
-    def _choose(self, slot: Slot, picked: Sequence[Offer], *, elsewhere: bool = False) -> Choice:
+    def _choose(self, slot: Slot, picked: Sequence[Offer], *, elsewhere: Sequence[Offer] | None = None) -> Choice:
+        """Args: picked: for other slots, in this decision; elsewhere: among these, wherever the gang is now."""
         job = self.job
         group = job.task.gang.groups[slot.group]
-        need = self._needs().of_move(slot, picked) if elsewhere else self._needs().of_slot(slot, picked)
-        offers = [o for o in self.snapshot.offers if group.machine.fits(o)]
+        moves = elsewhere is not None
+        need = self._needs().of_move(slot, picked) if moves else self._needs().of_slot(slot, picked)
+        offers = [o for o in (self.snapshot.offers if elsewhere is None else elsewhere) if group.machine.fits(o)]
         if group.zones is ZoneRule.SAME_ZONE and not need.zones:
-            offers = roomy(offers, len(vacant(job))) or offers
+            offers = roomy(offers, group.count if moves else len(vacant(job))) or offers
         inflight = self._inflight(picked)
         selector = self._selector()
         if selector is None:
@@ -347,6 +350,8 @@ class _Planner:
             self._note(GaveUp(text), text)
             self.wakes.append(self.now)
             return
+        if self._leave(slot):
+            return
         for empty, _ in dry:
             disk = disk_of(self.job, empty)
             # It must not tie the job to a zone that is dry: nothing is on it yet, or nothing that is not elsewhere too.
@@ -362,13 +367,34 @@ class _Planner:
             why += f"; {found} of the {found + len(dry)} machines that are missing could be had, all are wanted at once"
         self._waiting(why, min((c.retry_at for _, c in dry if c.retry_at is not None), default=None))
 
+    def _leave(self, slot: Slot) -> bool:
+        """Gives up the place of a gang that must lie together, for one where all of it is to be had."""
+        at = stranded.may_leave_at(self.job, slot)
+        if at is None or self.now < at:
+            self.wakes.extend(() if at is None else (at,))
+            return False
+        offers = stranded.elsewhere(self.job, slot, self.snapshot.offers, self.snapshot.shared_folders)
+        picks: list[Offer] = []
+        for each in (s for s in self.job.task.gang.slots if s.group == slot.group):
+            offer = self._choose(each, picks, elsewhere=offers).offer
+            if offer is None:
+                return False
+            picks.append(offer)
+        for machine in stranded.those_there(self.job, slot):
+            assert machine.instance is not None
+            reason = f"the gang goes to {picks[0].zone}: no capacity for slot {slot} where {machine.instance} is"
+            self.effects.append(Terminate(self.job.id, TerminateIntended(machine.instance, reason)))
+            self.reasons.append(f"end {machine.instance}: {reason}")
+        self.wakes.append(self.now)  # its places have fallen vacant: that is decided once the intent is recorded
+        return True
+
     def _why_without(self, slot: Slot, disk: VolumeState) -> str:
         if not any(m.volume == disk.volume and m.started_at is not None for m in self.job.instances.values()):
             return "unused, in a zone without capacity"
         rule = self.job.task.gang.groups[slot.group].zones
         if not can_do_without(self.job, disk) or (rule is not ZoneRule.ANY and self._someone_comes()):
             return ""
-        offer = self._choose(slot, (), elsewhere=True).offer
+        offer = self._choose(slot, (), elsewhere=self.snapshot.offers).offer
         if offer is None:
             return ""
         return f"no capacity in {disk.zone}, but in {offer.zone}, where the mirror is read"
