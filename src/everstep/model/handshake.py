@@ -52,6 +52,19 @@ PATH_WORKDIR = "/agent/v1/workdir/"
 PATH_OUTPUTS = "/agent/v1/outputs/"
 """PUT ``<relative path>``, body: raw bytes, header ``X-Everstep-Sha256``. Stores one file of ``outputs``."""
 
+PATH_OBJECTS = "/agent/v1/objects/"
+"""POST ``sign``, ``list``, ``delete`` or ``create``: the objects of the job's mirror, where the server has the keys of
+the bucket. Keys are relative to the job's own place there (``SPEC_CHECKPOINT_MIRROR``), and never outside of it.
+
+* ``sign``: ``{"method": "GET"|"PUT", "keys": [...]}``. Answer: ``{"urls": [...], "life_s": s}``.
+* ``list``: ``{"prefix": text}``. Answer: ``{"objects": {key: bytes}}``.
+* ``delete``: ``{"keys": [...]}``. Answer: ``{}``.
+* ``create?key=KEY``, body: raw bytes. Answer: ``{"created": bool}``; false: one of that key was there, and stays.
+
+404: the server has no keys of that bucket, or the job has no mirror. The agent answers the same below the same path on
+a socket of its own (``ENV_OBJECTS``), for the ranks: they never see the credential.
+"""
+
 PATH_AGENT = "/agent/v1/agent/"
 """GET ``<sha256>.pyz``, without a credential: the agent itself, named by its digest."""
 
@@ -160,6 +173,7 @@ ENV_CHECKPOINT_SHARED = "EVERSTEP_CHECKPOINT_SHARED"  # "1" = all nodes see the 
 ENV_CHECKPOINT_EVERY = "EVERSTEP_CHECKPOINT_EVERY"  # "auto" or seconds
 ENV_CHECKPOINT_KEEP = "EVERSTEP_CHECKPOINT_KEEP"
 ENV_CHECKPOINT_MIRROR = "EVERSTEP_CHECKPOINT_MIRROR"  # s3://BUCKET/PREFIX or a folder, of this job alone
+ENV_OBJECTS = "EVERSTEP_OBJECTS"  # UNIX socket of the agent that answers PATH_OBJECTS; set where there is a mirror
 ENV_CHECKPOINT_MODE = "EVERSTEP_CHECKPOINT_MODE"  # MODE_*; with MODE_OFF the library neither restores nor saves
 ENV_CHECKPOINT_AUDIT = "EVERSTEP_CHECKPOINT_AUDIT"  # for how many steps `everstep.train.run` audits a save; "" = none
 ENV_BASE = "EVERSTEP_BASE"  # "A:S": start from exactly that checkpoint; "" = newest visible
