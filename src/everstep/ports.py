@@ -386,8 +386,12 @@ class BlobMissing(Exception):
     """There is no such object."""
 
 
+class BlobsRefuse(Exception):
+    """The store turns us away: keys or permissions are missing. Asking again does not help; the text is its own."""
+
+
 class Blobs(Protocol):
-    """An object store. Keys are ``/``-separated, relative, without ``..``."""
+    """An object store. Keys are ``/``-separated, relative, without ``..``. Every call may raise BlobsRefuse."""
 
     async def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         """Stores an object whole or not at all. Raises BlobExists when ``if_absent`` and it is there."""

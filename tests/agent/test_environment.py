@@ -15,7 +15,10 @@ from everstep.model import handshake as hs
 from everstep.testing.agent_server import AgentServer
 from tests.agent.conftest import Agents, Driver, spec
 
-NODE = Node("i-1", "10.0.0.1", 0, Path("/root/workdir"), Path("/root/checkpoints"), "mark")
+NODE = Node(
+    "i-1", "10.0.0.1", 0, Path("/root/workdir"), Path("/root/checkpoints"), "mark", objects=Path("/root/objects.sock")
+)
+IF_WANTED = {hs.ENV_CHECKPOINT_MIRROR, hs.ENV_CHECKPOINT_AUDIT, hs.ENV_OBJECTS}
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ def test_the_page_lists_exactly_what_is_set(repository: Path, orders: Orders) ->
     listed = documented(repository)
     assert {section: len(names) - len(set(names)) for section, names in listed.items()} == dict.fromkeys(listed, 0)
     assert {section: set(names) for section, names in listed.items()} == {
-        "setup, run and exec": set(base) - {"NODE_RANK"} | {hs.ENV_CHECKPOINT_MIRROR, hs.ENV_CHECKPOINT_AUDIT},
+        "setup, run and exec": set(base) - {"NODE_RANK"} | IF_WANTED,
         "run": set(run) - set(base) | {"NODE_RANK"},
         "Ranks that the agent starts": set(rank) - set(run),
     }
@@ -53,9 +56,8 @@ def test_the_page_lists_exactly_what_is_set(repository: Path, orders: Orders) ->
 
 def test_every_name_of_the_handshake_is_set(orders: Orders) -> None:
     env = environment.run(NODE, {}, orders, reports=Path("/r"), control=Path("/c"))
-    if_wanted = {hs.ENV_CHECKPOINT_MIRROR, hs.ENV_CHECKPOINT_AUDIT}
-    assert {value for name, value in vars(hs).items() if name.startswith("ENV_")} - if_wanted <= set(env)
-    assert not if_wanted & set(env)
+    assert {value for name, value in vars(hs).items() if name.startswith("ENV_")} - IF_WANTED <= set(env)
+    assert not IF_WANTED & set(env)
 
 
 def test_an_audit_is_asked_for_if_the_task_does(orders: Orders) -> None:

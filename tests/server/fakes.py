@@ -171,6 +171,7 @@ class FakeDesk:
         self.polls = 0
         self.changed = asyncio.Event()
         self.failure: Exception | None = None
+        self.given_for: dict[InstanceId, JobId] = {}
 
     async def join(self, token: str, body: Mapping[str, Any]) -> dict[str, Any]:
         if token != "join-token":
@@ -185,7 +186,8 @@ class FakeDesk:
         return InstanceId(credential.removeprefix("credential-of-"))
 
     def bearer(self, credential: str) -> tuple[JobId, InstanceId]:
-        return JobId("j-1"), self.authenticate(credential)
+        instance = self.authenticate(credential)
+        return self.given_for.get(instance, JobId("j-1")), instance
 
     async def report(
         self, instance: InstanceId, messages: Sequence[Mapping[str, Any]], *, given_for: JobId | None = None

@@ -117,6 +117,8 @@ def test_a_certificate_that_is_none_is_refused(tmp_path: Path) -> None:
         ("host: 3", "host: expected a text"),
         ("insecure: maybe", "insecure: expected true or false"),
         ("providers: [local]", "providers: expected a mapping of provider names to their options"),
+        ("buckets: s3://b", "buckets: expected a mapping of URLs to their options"),
+        ("buckets: {'s3://b': {region: 1}}", "buckets: expected a mapping of URLs to their options"),
         ("- a", "expected a mapping of keys to values"),
         ("a: [", "config.yaml:1: is not YAML"),
     ],
@@ -133,6 +135,11 @@ def test_the_command_line_wins_over_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("host: ::1\nport: 7\nproviders:\n  local:\n")
     given = options.parse(["--home", str(tmp_path), "--port", "8"])
     assert (given.host, given.port, given.providers) == ("::1", 8, {"local": {}})
+
+
+def test_buckets_need_no_options(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("buckets:\n  s3://a:\n  s3://b/c: {region: eu-west-1}\n")
+    assert options.parse(["--home", str(tmp_path)]).buckets == {"s3://a": {}, "s3://b/c": {"region": "eu-west-1"}}
 
 
 # --- As a process -----------------------------------------------------------------------------------------------------

@@ -20,13 +20,17 @@ import pytest
 import torch
 
 from everstep import train
+from everstep.model import handshake
 from everstep.train import attempt as attempt_module
 from everstep.train import mirror as mirror_module
 from everstep.train import s3 as s3_module
+from everstep.train import signed as signed_module
 from everstep.train.s3 import Credentials, S3Store
 from everstep.train.stores import Absent, FolderStore, Refusal, Store, Unavailable, open_store
+from tests.blobs.strict_s3 import serving
 from tests.blobs.test_s3 import SERVE
 from tests.train.counter import Counter
+from tests.train.signing import JOB, buckets, signing
 
 BIG = 5_000_000  # floats: 20 MB, two parts
 
@@ -64,8 +68,24 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture
+def signed(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A mirror in a bucket that this process has no keys of."""
+    pytest.importorskip("moto", reason="moto[server,s3] is not installed")
+    monkeypatch.setattr(signed_module, "_PART", 5 << 20)
+    with serving() as s3:
+        s3.make_bucket("mirror")
+        with signing(place / "signing", buckets(s3, "s3://mirror"), "s3://mirror/jobs") as desk:
+            monkeypatch.setenv(handshake.ENV_OBJECTS, str(desk))
+            monkeypatch.setenv(handshake.ENV_CHECKPOINT_MIRROR, f"s3://mirror/jobs/{JOB}")
+            yield f"s3://mirror/jobs/{JOB}"
+
+
+@pytest.fixture(params=["folder", "s3", "signed"])
 def url(request: pytest.FixtureRequest, place: Path) -> str:
+    if request.param == "signed":
+        found: str = request.getfixturevalue("signed")
+        return found
     return str(place / "mirror") if request.param == "folder" else f"s3://{request.getfixturevalue('bucket')}/some/jobs"
 
 
@@ -93,7 +113,20 @@ def facts(place: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def manifests(store: Store) -> list[str]:
-    return sorted(name for name in store.list("") if name.endswith("manifest.json"))
+    found = sorted(name for name in store.list("") if name.endswith("manifest.json"))
+    store.close()
+    return found
+
+
+def test_whoever_began_elsewhere_under_the_same_number_does_not_publish(place: Path, url: str) -> None:
+    run = train.attach(counter=Counter(), every=0, mirror=url)
+    store = open_store(url, os.environ)
+    store.create("attempts/000001.json", b'{"attempt": 1, "base": null, "world_size": 2}')
+    for _ in run.steps([0], total=3):
+        pass
+    assert any("there is another attempts/000001.json" in fact["text"] for fact in facts(place, "warning"))
+    assert (place / "saves/000001/000000003/manifest.json").exists()
+    assert manifests(store) == []
 
 
 @pytest.mark.parametrize("size", [1, BIG], ids=["small", "in parts"])
@@ -123,8 +156,8 @@ def test_only_the_newest_stay_in_the_mirror(place: Path, url: str) -> None:
     for steps in range(1, 6):
         go(steps, mirror=url, keep=2)
     store = open_store(url, os.environ)
-    assert manifests(store) == [f"{n:06d}/{n:09d}/manifest.json" for n in (4, 5)]
     assert not any("collect" in name for name in store.list(""))
+    assert manifests(store) == [f"{n:06d}/{n:09d}/manifest.json" for n in (4, 5)]
 
 
 def test_a_stale_folder_gets_what_is_newer(place: Path) -> None:
@@ -317,7 +350,12 @@ def test_what_a_store_says_is_told_apart(endpoint: str, bucket: str) -> None:
 
 @pytest.mark.parametrize(
     ("url", "text"),
-    [("s3://bucket/x", "AWS_ACCESS_KEY_ID"), ("gs://bucket", "a mirror is s3://"), ("s3://", "needs a bucket")],
+    [
+        ("s3://bucket/x", "AWS_ACCESS_KEY_ID"),
+        ("az://bucket", "a mirror is s3://"),
+        ("gs://bucket", "needs a server"),
+        ("s3://", "needs a bucket"),
+    ],
 )
 def test_places_that_are_none(url: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):

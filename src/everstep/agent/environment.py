@@ -31,6 +31,8 @@ class Node:
     mark: str
     shim: Path | None = None
     """Where the start-up shim is installed."""
+    objects: Path | None = None
+    """The socket on which ranks ask for signed URLs."""
 
 
 def base(node: Node, inherited: Mapping[str, str], orders: Orders) -> dict[str, str]:
@@ -61,6 +63,8 @@ def base(node: Node, inherited: Mapping[str, str], orders: Orders) -> dict[str, 
     }
     if orders.spec.checkpoint_mirror:  # else what the task sets by itself stands
         ours[hs.ENV_CHECKPOINT_MIRROR] = orders.spec.checkpoint_mirror
+        if node.objects is not None:
+            ours[hs.ENV_OBJECTS] = str(node.objects)
     if orders.spec.checkpoint_audit:
         ours[hs.ENV_CHECKPOINT_AUDIT] = str(orders.spec.checkpoint_audit)
     for name in ("NODE_RANK", "NODE_IPS", "NUM_NODES", "NUM_GPUS_PER_NODE", "TASK_ID"):

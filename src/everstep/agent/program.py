@@ -21,6 +21,7 @@ from everstep.agent.link import Contact, Refused, Session
 from everstep.agent.logs import LogShipper
 from everstep.agent.mailbox import Mailbox
 from everstep.agent.notices import Notice, NoticeWatcher
+from everstep.agent.objects import ObjectDesk
 from everstep.agent.orders import OrdersPoller
 from everstep.agent.outbox import Outbox
 from everstep.agent.probe import ProbeListener
@@ -70,12 +71,17 @@ class Agent:
             checkpoints=self._settings.checkpoints,
             mark=self._supervisor.mark,
             shim=shimming.install(self._settings.state / "shim"),
+            objects=self._settings.objects,
         )
         if known is None:
             known = self._join(node, listener)
         self._contact.touch()
         self._build(known, node, listener)
         self._lease_s = known.lease_s
+        try:
+            self._objects.start()
+        except OSError as error:
+            self._context.warn(f"no signed URLs can be asked for: {error}")
         self._poller.start(known.orders)
         self._reporter.start()
         self._context.shipper.resume(self._settings.logs)
@@ -86,6 +92,7 @@ class Agent:
         self._mailbox.every(_ADVANCE_S, self._conductor.advance)
         self._mailbox.run()
         listener.close()
+        self._objects.close()
         self._supervisor.close(_DRAIN_SHUTDOWN_S)
         self._context.outbox.close()
         return self._exit_code
@@ -125,6 +132,7 @@ class Agent:
             new_session=new_session,
         )
         self._conductor = Conductor(self._context, probe_port=listener.port, on_released=self._released)
+        self._objects = ObjectDesk(self._settings.objects, new_session)
         self._reporter = Reporter(new_session(), self._context.outbox, self._refused)
         self._poller = OrdersPoller(
             new_session(),

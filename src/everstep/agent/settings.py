@@ -59,6 +59,11 @@ class Settings:
         return self.root / "agent"
 
     @property
+    def objects(self) -> Path:
+        """The socket on which ranks ask for signed URLs."""
+        return self.state / "desk" / "objects.sock"
+
+    @property
     def workdir(self) -> Path:
         """Where set-up and ranks run."""
         return self.root / "workdir"

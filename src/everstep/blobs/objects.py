@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store, from_url
 
 from everstep.blobs.keys import check_key, check_prefix
 from everstep.model.errors import BadInput, Problem
-from everstep.ports import BlobExists, BlobInfo, BlobMissing
+from everstep.ports import BlobExists, BlobInfo, BlobMissing, BlobsRefuse
 
 _METHODS = ("GET", "PUT")
+_REFUSED = re.compile(r"non-2xx status code: 40[13]\b")
 _MAX_PRESIGN_S = 7 * 24 * 3600.0
 
 
@@ -43,17 +45,17 @@ class ObstoreBlobs:
         try:
             self._store, self._once = _open(url, options)
         except (BaseError, ValueError, TypeError) as error:
-            first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise BadInput(Problem("", "blobs", f"this object store cannot be opened: {first_line}")) from error
+            raise BadInput(Problem("", "blobs", f"this object store cannot be opened: {_first_line(error)}")) from error
 
     async def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         """See ``Blobs.put``. After a failed connection a conditional put may or may not have happened."""
         check_key(key)
-        if not if_absent:
-            await obstore.put_async(self._store, key, data, mode="overwrite")
-            return
         try:
-            await obstore.put_async(self._once, key, data, mode="create")
+            with _refusals():
+                if if_absent:
+                    await obstore.put_async(self._once, key, data, mode="create")
+                else:
+                    await obstore.put_async(self._store, key, data, mode="overwrite")
         except (AlreadyExistsError, FileExistsError) as error:
             raise BlobExists(key) from error
 
@@ -61,8 +63,9 @@ class ObstoreBlobs:
         """See ``Blobs.get``."""
         check_key(key)
         try:
-            result = await obstore.get_async(self._store, key)
-            return bytes(await result.bytes_async())
+            with _refusals():
+                result = await obstore.get_async(self._store, key)
+                return bytes(await result.bytes_async())
         except FileNotFoundError as error:
             raise BlobMissing(key) from error
         except GenericError as error:
@@ -77,18 +80,19 @@ class ObstoreBlobs:
         # obstore matches whole parts of a key only: ask for the folder and look at the rest here.
         folder = prefix.rpartition("/")[0] or None
         found: list[BlobInfo] = []
-        async for page in obstore.list(self._store, prefix=folder):
-            found += (
-                BlobInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
-                for meta in page
-                if meta["path"].startswith(prefix)
-            )
+        with _refusals():
+            async for page in obstore.list(self._store, prefix=folder):
+                found += (
+                    BlobInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
+                    for meta in page
+                    if meta["path"].startswith(prefix)
+                )
         return sorted(found, key=lambda info: info.key)
 
     async def delete(self, key: str) -> None:
         """See ``Blobs.delete``."""
         check_key(key)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), _refusals():
             await obstore.delete_async(self._store, key)
 
     async def presign(self, key: str, *, method: str, ttl_s: float) -> str | None:
@@ -100,7 +104,22 @@ class ObstoreBlobs:
             raise ValueError(f"a URL can be signed for up to a week, not {ttl_s} s")
         if not isinstance(self._store, S3Store | GCSStore | AzureStore):
             return None
-        return await obstore.sign_async(self._store, cast(Any, method), key, timedelta(seconds=ttl_s))
+        with _refusals():
+            return await obstore.sign_async(self._store, cast(Any, method), key, timedelta(seconds=ttl_s))
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """What the store says about who we are, as the port has it."""
+    try:
+        yield
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise BlobsRefuse(_first_line(error)) from error
+    except GenericError as error:
+        # A list that is refused has no meaning of its own in obstore.
+        if _REFUSED.search(str(error)):
+            raise BlobsRefuse(_first_line(error)) from error
+        raise
 
 
 def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -122,3 +141,8 @@ def _open(url: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
         handed["client_options"] = {"allow_http": True, **handed.get("client_options", {})}
     once = {**handed, "retry_config": {**handed.get("retry_config", {}), "max_retries": 0}}
     return from_url(url, config=cast(Any, config), **handed), from_url(url, config=cast(Any, config), **once)
+
+
+def _first_line(error: Exception) -> str:
+    """The rest is obstore's own affair."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from everstep.model import handshake as hs
 from everstep.model.errors import BadInput, EverstepError, NotAuthorized, NotFound, Problem
 from everstep.model.ids import InstanceId, JobId
+from everstep.server.buckets import MOST_KEYS, OBJECT_BYTES
 from everstep.server.connections import WHEN_GONE
 from everstep.server.context import Context
 from everstep.server.counter import CLOSING, Reply, begun
@@ -67,6 +68,8 @@ class AgentApp:
             handler = self._exact.get((method, path))
             if handler is not None:
                 status, body = await handler(scope, receive)
+            elif method == "POST" and path.startswith(hs.PATH_OBJECTS):
+                status, body = await self._objects(scope, receive)
             elif method == "PUT" and path.startswith(hs.PATH_OUTPUTS):
                 status, body = await self._output(scope, receive)
             elif method == "GET" and path.startswith(hs.PATH_WORKDIR):
@@ -138,6 +141,27 @@ class AgentApp:
         digest = _header(scope, b"x-everstep-sha256")
         found = await self._context.files.store_output(_pieces(receive), job=state.id, path=path, digest=digest)
         return 200, _encode({"sha256": found})
+
+    async def _objects(self, scope: Scope, receive: Receive) -> Reply:
+        job, instance = self._context.desk.bearer(_bearer(scope))
+        # Bills and logs of a machine that is gone are taken in; but nobody will read what it publishes now.
+        if self._context.controller.job_of(instance) != job:
+            raise NotAuthorized(f"machine {instance} is not part of job {job} any more")
+        what = scope["path"].removeprefix(hs.PATH_OBJECTS)
+        data = await _body(scope, receive, OBJECT_BYTES, "the request")
+        place = self._context.buckets.place(self._context.controller.states[job])
+        if what == "create":
+            return 200, _encode({"created": await place.create(_query(scope).get("key", ""), data)})
+        asked = _object(data)
+        if what == "sign":
+            urls = await place.sign(str(asked.get("method")), _keys(asked))
+            return 200, _encode({"urls": urls, "life_s": place.life_s})
+        if what == "list":
+            return 200, _encode({"objects": await place.list(str(asked.get("prefix", "")))})
+        if what == "delete":
+            await place.delete(_keys(asked))
+            return 200, b"{}"
+        raise NotFound(f"objects cannot be asked to {what[:40]}")
 
     def _workdir(self, scope: Scope) -> Path:
         state, _ = self._context.whose(self._instance(scope))
@@ -295,6 +319,13 @@ def _parsed(data: bytes) -> Any:
         return _parse(data.decode())
     except ValueError:
         return json.loads(data)
+
+
+def _keys(asked: dict[str, Any]) -> list[str]:
+    keys = asked.get("keys")
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or len(keys) > MOST_KEYS:
+        raise BadInput(Problem("", "keys", f"expected a list of at most {MOST_KEYS} texts"))
+    return keys
 
 
 async def _body(scope: Scope, receive: Receive, limit: int, what: str) -> bytes:

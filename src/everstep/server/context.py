@@ -17,6 +17,7 @@ from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import InstanceState, JobState
 from everstep.ports import Clock, Store
 from everstep.server.agentfile import AgentFiles
+from everstep.server.buckets import Buckets
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
 from everstep.server.live import LiveController, LiveDesk
@@ -47,6 +48,7 @@ class Context:
         authorize: the seam of ``model.access``.
         reach: whose machines can call this server.
         agents: what machines fetch at boot; None = nothing.
+        buckets: where mirrors lie that machines reach by signed URLs.
         providers_health: asked by ``health``.
         backup: asked by ``health``.
         on_stop: called when a user asks the server to stop.
@@ -72,6 +74,7 @@ class Context:
     authorize: Authorize = token_holder_may_all
     reach: Reach = field(default_factory=Reach)
     agents: AgentFiles | None = None
+    buckets: Buckets = field(default_factory=lambda: Buckets({}))
     providers_health: Callable[[], Awaitable[Sequence[ProviderHealth]]] = _no_providers
     backup: Callable[[], str] = lambda: ""
     on_stop: Callable[[], None] = lambda: None

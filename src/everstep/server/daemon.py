@@ -35,6 +35,7 @@ from everstep.server import installation, listening, tls
 from everstep.server.agentfile import AgentFiles
 from everstep.server.app import make_app
 from everstep.server.backup import Backups
+from everstep.server.buckets import Buckets
 from everstep.server.context import Context
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
@@ -128,10 +129,9 @@ class Server:
         """Puts the parts together; nothing runs yet."""
         home = options.home
         self._options = options
-        self._store, self._listener, self._lock = store, listener, lock
+        self._store, self._listener, self._lock, self._fingerprint = store, listener, lock, fingerprint
         clock = SystemClock()
         self._stopping = asyncio.Event()
-        self._fingerprint = fingerprint
         port = listener.getsockname()[1]
         self.url = listening.url_of(options.host, port, tls=options.tls is not None)
         secrets = SecretFiles(home.path / "secrets")
@@ -168,6 +168,7 @@ class Server:
             pid=os.getpid(),
             started_at=clock.now(),
             agents=agents,
+            buckets=Buckets(options.buckets),
             providers_health=self._health,
             reach=Reach.of(found, options.advertise or self.url),
             on_stop=self._stopping.set,

@@ -25,7 +25,7 @@ _KEYS = {
     "backup": str,
 }
 _NUMBERS = ("lease_s", "backup_s")
-_ALL_KEYS = sorted([*_KEYS, *_NUMBERS, "providers"])
+_ALL_KEYS = sorted([*_KEYS, *_NUMBERS, "buckets", "providers"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Options:
         lease_s: agents train on without a word from the server for so long (rule 3), seconds.
         backup: URL of the folder or bucket that backups go to; empty = none are made.
         backup_s: pause between two, seconds.
+        buckets: URL of each bucket that machines reach by URLs of the server, and its options (``server.buckets``).
     """
 
     home: Home
@@ -60,6 +61,7 @@ class Options:
     lease_s: float = 900.0
     backup: str = ""
     backup_s: float = 300.0
+    buckets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -104,6 +106,7 @@ def parse(arguments: Sequence[str]) -> Options:
         lease_s=float(config.get("lease_s", 900.0)),
         backup=choose("backup") or "",
         backup_s=float(config.get("backup_s", 300.0)),
+        buckets={url: options or {} for url, options in (config.get("buckets") or {}).items()},
     )
 
 
@@ -138,6 +141,8 @@ def _fault(path: Path, key: str, value: Any) -> Problem | None:
         for name, options in list(value.items()):
             value[name] = options or {}
         return None
+    if key == "buckets":
+        return None if _is_of_texts(value) else Problem(str(path), key, "expected a mapping of URLs to their options")
     if key in _NUMBERS:
         number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
         return None if number else Problem(str(path), key, "expected a number of seconds above 0")
@@ -155,6 +160,14 @@ def _fault(path: Path, key: str, value: Any) -> Problem | None:
     if key == "port" and isinstance(value, int) and not 0 < value < 65_536:
         return Problem(str(path), key, "expected a port from 1 to 65535")
     return None
+
+
+def _is_of_texts(value: Any) -> bool:
+    """Whether it maps texts to mappings of texts, or to nothing."""
+    return isinstance(value, dict) and all(
+        isinstance(url, str) and (of is None or (isinstance(of, dict) and all(isinstance(v, str) for v in of.values())))
+        for url, of in value.items()
+    )
 
 
 def _advertised(url: str, *, tls: bool) -> str:

@@ -71,6 +71,7 @@ class Mirror:
         self._warn = warn
         self._share = Share(0, 0, 1)
         self._durable: Callable[[Manifest], object] = bool
+        self._recorded = 0
         self._background = Background("mirror")
         self._work: Future[None] = done(None)
         self._closed = threading.Event()
@@ -105,6 +106,7 @@ class Mirror:
         """Give up what is under way, at its next request."""
         self._closed.set()
         self._background.shutdown()
+        self._store.close()
 
     def _mirror(self, manifest: Manifest) -> None:
         try:
@@ -142,8 +144,11 @@ class Mirror:
             if waiting and (time.monotonic() > deadline or self._closed.wait(_PAUSE_S)):
                 ranks = ", ".join(str(shard.rank) for shard in sorted(waiting, key=lambda shard: shard.rank))
                 raise Refusal(f"the shards of ranks {ranks} did not come")
-        record = (self._folder.root / attempt_file(position.attempt)).read_bytes()
-        self._patiently(lambda: self._store.put(attempt_file(position.attempt), record))
+        if self._recorded != position.attempt:
+            # As in the folder: whoever has the same number and another base must not publish.
+            record = (self._folder.root / attempt_file(position.attempt)).read_bytes()
+            self._patiently(lambda: self._store.create(attempt_file(position.attempt), record))
+            self._recorded = position.attempt
         content = self._folder.manifest_bytes(manifest)
         self._patiently(lambda: self._store.put(f"{position.folder}/{MANIFEST}", content))
         self._durable(manifest)

@@ -97,7 +97,7 @@ def attach(
         opened = Opening(site.gang, site.folder, site.reporter, site.one_folder, mirror=site.mirror).open(env)
         _load(objects, opened)
     except Refused as refusal:
-        site.reporter.refuse(refusal.text)
+        site.refuse(refusal.text)
         raise
     site.reporter.fact(
         handshake.FACT_RESTORED,
@@ -141,6 +141,12 @@ class _Site:
     def open_mirror(self, url: str | None, env: Mapping[str, str]) -> Mirror | None:
         """The mirror at ``url``, None for none. ValueError: it makes no sense."""
         return Mirror(open_store(url, env), self.folder, self.reporter.warn) if url else None
+
+    def refuse(self, text: str) -> None:
+        """Tell why there will be no run, and let go of the mirror."""
+        self.reporter.refuse(text)
+        if self.mirror is not None:
+            self.mirror.close()
 
     def surround(
         self, env: Mapping[str, str], opened: Opened, every_s: float | None, copy_at_once: bool

@@ -11,21 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import http.client
 import os
 import time
 import urllib.parse
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO
 
-from everstep.train.stores import Absent, Refusal, Unavailable
+from everstep.train.answers import Answer, Line, refused, text_of
+from everstep.train.stores import Taken, Unavailable, settle
 
 _PART = 16 << 20
 _MOST_PARTS = 10_000
-_TIMEOUT_S = 15.0
-_AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True)
@@ -36,23 +33,6 @@ class Credentials:
     secret: str
     token: str
     region: str
-
-
-@dataclass(frozen=True)
-class _Answer:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def xml(self) -> ET.Element:
-        """The document, without name spaces: stores differ in them."""
-        try:
-            root = ET.fromstring(self.body)
-        except ET.ParseError as error:
-            raise Unavailable(f"the answer is no XML: {error}") from error
-        for element in root.iter():
-            element.tag = element.tag.rpartition("}")[2]
-        return root
 
 
 class S3Store:
@@ -73,7 +53,7 @@ class S3Store:
             amazon = f"https://{bucket}.s3.{credentials.region}.amazonaws.com"
         self._url = urllib.parse.urlsplit(endpoint or amazon)
         self._root = "" if not endpoint and "." not in bucket else f"/{bucket}"
-        self._connection: http.client.HTTPConnection | None = None
+        self._line = Line(self._url.scheme, self._url.netloc)
 
     @staticmethod
     def open(place: str, env: Mapping[str, str]) -> S3Store:
@@ -83,15 +63,20 @@ class S3Store:
             ValueError: there are no credentials, or there is no bucket.
         """
         bucket, _, prefix = place.partition("/")
-        key, secret = env.get("AWS_ACCESS_KEY_ID", ""), env.get("AWS_SECRET_ACCESS_KEY", "")
-        if not bucket or not key or not secret:
+        if not bucket or not S3Store.has_keys(env):
             raise ValueError(
                 f"a mirror in s3://{place} needs a bucket, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-                "in the environment"
+                "in the environment, or a server that has the bucket's keys and signs URLs for the job"
             )
+        key, secret = env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"]
         region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
         endpoint = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or ""
         return S3Store(bucket, prefix, endpoint, Credentials(key, secret, env.get("AWS_SESSION_TOKEN", ""), region))
+
+    @staticmethod
+    def has_keys(env: Mapping[str, str]) -> bool:
+        """Whether the environment says who signs."""
+        return bool(env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY"))
 
     @property
     def where(self) -> str:
@@ -107,8 +92,8 @@ class S3Store:
         while True:
             root = self._ask("GET", "", query=more).xml()
             for entry in root.findall("Contents"):
-                found[_text(entry, "Key")[len(self._prefix) :]] = int(_text(entry, "Size"))
-            token = _text(root, "NextContinuationToken")
+                found[text_of(entry, "Key")[len(self._prefix) :]] = int(text_of(entry, "Size"))
+            token = text_of(root, "NextContinuationToken")
             if not token:
                 return found
             more["continuation-token"] = token
@@ -121,9 +106,20 @@ class S3Store:
         """Store a small object."""
         self._ask("PUT", self._prefix + key, body=content)
 
+    def create(self, key: str, content: bytes) -> None:
+        """Store a small object unless there is another: a conditional write."""
+        try:
+            self._ask("PUT", self._prefix + key, headers={"if-none-match": "*"}, body=content)
+        except Taken:
+            settle(self, key, content)
+
     def delete(self, key: str) -> None:
         """Delete, if it is there."""
         self._ask("DELETE", self._prefix + key)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._line.hang_up()
 
     def upload(self, key: str, file: IO[bytes], size: int) -> None:
         """Store a file: small ones at once, others in parts; parts that an earlier try sent are not sent again."""
@@ -149,7 +145,7 @@ class S3Store:
         answer = self._ask("POST", full, query={"uploadId": upload}, body=body)
         if answer.xml().tag == "Error":
             # The one request that can say 200 and fail.
-            raise Unavailable(f"completing {key}: {_text(answer.xml(), 'Message')}")
+            raise Unavailable(f"completing {key}: {text_of(answer.xml(), 'Message')}")
 
     def download(self, key: str, file: IO[bytes], size: int) -> None:
         """Fetch into a file, behind what it holds already."""
@@ -165,10 +161,10 @@ class S3Store:
     def _open_upload(self, full: str) -> str:
         """The newest upload of this key that was begun, or a new one."""
         begun = self._ask("GET", "", query={"uploads": "", "prefix": full}).xml().findall("Upload")
-        mine = [(_text(one, "Initiated"), _text(one, "UploadId")) for one in begun if _text(one, "Key") == full]
+        mine = [(text_of(one, "Initiated"), text_of(one, "UploadId")) for one in begun if text_of(one, "Key") == full]
         if mine:
             return max(mine)[1]
-        return _text(self._ask("POST", full, query={"uploads": ""}).xml(), "UploadId")
+        return text_of(self._ask("POST", full, query={"uploads": ""}).xml(), "UploadId")
 
     def _parts(self, full: str, upload: str) -> dict[int, str]:
         """Tags of the parts that are there."""
@@ -176,10 +172,10 @@ class S3Store:
         more = {"uploadId": upload}
         while True:
             root = self._ask("GET", full, query=more).xml()
-            found |= {int(_text(part, "PartNumber")): _text(part, "ETag") for part in root.findall("Part")}
-            if _text(root, "IsTruncated") != "true":
+            found |= {int(text_of(part, "PartNumber")): text_of(part, "ETag") for part in root.findall("Part")}
+            if text_of(root, "IsTruncated") != "true":
                 return found
-            more["part-number-marker"] = _text(root, "NextPartNumberMarker")
+            more["part-number-marker"] = text_of(root, "NextPartNumberMarker")
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -191,34 +187,20 @@ class S3Store:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-    ) -> _Answer:
+    ) -> Answer:
         """One signed request.
 
         Raises:
-            Unavailable, Absent, Refusal: by what the store says.
+            Unavailable, Absent, Taken, Refusal: by what the store says.
         """
         path = urllib.parse.quote(f"{self._root}/{key}", safe="/-_.~")
         pairs = sorted((query or {}).items())
         asked = "&".join(f"{_quote(name)}={_quote(value)}" for name, value in pairs)
         signed = self._sign(method, path, asked, {**(headers or {})}, body)
-        try:
-            connection = self._connect()
-            connection.request(method, f"{path}?{asked}" if asked else path, body=body, headers=signed)
-            response = connection.getresponse()
-            answer = _Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-        except (OSError, http.client.HTTPException) as error:
-            self._connection = None
-            raise Unavailable(f"{self._url.netloc}: {type(error).__name__}: {error}") from error
+        answer = self._line.ask(method, f"{path}?{asked}" if asked else path, headers=signed, body=body)
         if answer.status < 300:
             return answer
-        self._connection = None
-        raise _error(answer, method, key)
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._connection is None:
-            kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-            self._connection = kind(self._url.netloc, timeout=_TIMEOUT_S)
-        return self._connection
+        raise refused(answer, method, key)
 
     def _sign(self, method: str, path: str, query: str, headers: dict[str, str], body: bytes) -> dict[str, str]:
         who = self._credentials
@@ -244,26 +226,6 @@ class S3Store:
             f"AWS4-HMAC-SHA256 Credential={who.key}/{scope}, SignedHeaders={names}, Signature={signature}"
         )
         return headers
-
-
-def _error(answer: _Answer, method: str, key: str) -> Exception:
-    said = ""
-    if answer.body.lstrip().startswith(b"<"):
-        try:
-            root = answer.xml()
-            said = " ".join(text for text in (_text(root, "Code"), _text(root, "Message")) if text)
-        except Unavailable:
-            said = ""
-    text = f"{method} {key or '(bucket)'}: HTTP {answer.status} {said}".rstrip()
-    if answer.status in _AGAIN or "RequestTimeTooSkewed" in said:
-        return Unavailable(text)
-    if answer.status == 404 and "NoSuchBucket" not in said and key:
-        return Absent(text)
-    return Refusal(text)
-
-
-def _text(element: ET.Element, name: str) -> str:
-    return element.findtext(name) or ""
 
 
 def _quote(text: str) -> str:

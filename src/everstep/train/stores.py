@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from everstep.model import handshake
+
 
 class Unavailable(Exception):
     """The store gave no answer, or said that it cannot now. Asking again can help."""
@@ -21,6 +23,10 @@ class Refusal(Exception):
 
 class Absent(Refusal):
     """There is no such object."""
+
+
+class Taken(Refusal):
+    """There is another object of that key already."""
 
 
 class Store(Protocol):
@@ -42,6 +48,12 @@ class Store(Protocol):
     def put(self, key: str, content: bytes) -> None:
         """Store a small object."""
 
+    def create(self, key: str, content: bytes) -> None:
+        """Store a small object that nobody has stored before; the same content is as good: an answer may be lost.
+
+        Raises `Taken` where there is another: of several writers one alone is not told so.
+        """
+
     def upload(self, key: str, file: IO[bytes], size: int) -> None:
         """Store a file of any size. Called again after `Unavailable`, it sends what is missing."""
 
@@ -51,9 +63,15 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Delete, if it is there."""
 
+    def close(self) -> None:
+        """Let go of connections; another request makes new ones."""
+
 
 def open_store(url: str, env: Mapping[str, str]) -> Store:
-    """The store at ``s3://BUCKET/PREFIX``, ``file:///PATH`` or a path.
+    """The store at ``s3://BUCKET/PREFIX``, ``gs://BUCKET/PREFIX``, ``file:///PATH`` or a path.
+
+    The keys of a bucket are those of the environment. Where it has none, the mirror of the job is reached by URLs that
+    the server signs.
 
     Raises:
         ValueError: says what was expected.
@@ -63,12 +81,28 @@ def open_store(url: str, env: Mapping[str, str]) -> Store:
         return FolderStore(Path(url))
     if scheme == "file":
         return FolderStore(Path(rest))
-    if scheme == "s3":
-        # Not before it is needed: HTTP and TLS cost time to load.
-        from everstep.train.s3 import S3Store
+    if scheme not in ("s3", "gs"):
+        raise ValueError(f"a mirror is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or a folder, got {url!r}")
+    # Not before it is needed: HTTP and TLS cost time to load.
+    from everstep.train.s3 import S3Store
+    from everstep.train.signed import SignedStore
 
-        return S3Store.open(rest, env)
-    raise ValueError(f"a mirror is s3://BUCKET/PREFIX or a folder, got {url!r}")
+    signs = env.get(handshake.ENV_OBJECTS, "") if url == env.get(handshake.ENV_CHECKPOINT_MIRROR) else ""
+    if signs and not (scheme == "s3" and S3Store.has_keys(env)):
+        return SignedStore(url, Path(signs))
+    if scheme == "gs":
+        raise ValueError(f"the mirror in {url} needs a server that has the bucket's keys and signs URLs for the job")
+    return S3Store.open(rest, env)
+
+
+def settle(store: Store, key: str, content: bytes) -> None:
+    """After an object could not be created because one is there: raises `Taken` unless it is the very same."""
+    try:
+        there = store.get(key)
+    except Absent:
+        raise Unavailable(f"{key} was there, and is not any more") from None
+    if there != content:
+        raise Taken(f"there is another {key} in {store.where} already")
 
 
 class FolderStore:
@@ -107,6 +141,13 @@ class FolderStore:
         """Write a small file."""
         self._write(key, lambda file: file.write(content))
 
+    def create(self, key: str, content: bytes) -> None:
+        """Write a small file unless there is another."""
+        try:
+            self._write(key, lambda file: file.write(content), place=os.link)
+        except Taken:
+            settle(self, key, content)
+
     def upload(self, key: str, file: IO[bytes], size: int) -> None:
         """Copy a file; always whole."""
         file.seek(0)
@@ -133,7 +174,12 @@ class FolderStore:
         with contextlib.suppress(OSError):
             path.parent.rmdir()
 
-    def _write(self, key: str, fill: Callable[[IO[bytes]], Any]) -> None:
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _write(
+        self, key: str, fill: Callable[[IO[bytes]], Any], place: Callable[[str, Path], object] = os.replace
+    ) -> None:
         path = self._root / key
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,9 +189,11 @@ class FolderStore:
                     fill(file)
                     file.flush()
                     os.fsync(file.fileno())
-                os.replace(name, path)
+                place(name, path)
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name)
+        except FileExistsError as error:
+            raise Taken(f"{path} is there") from error
         except OSError as error:
             raise Unavailable(str(error)) from error
