@@ -330,10 +330,15 @@ async def test_the_documented_role_is_enough(make_fake: MakeFake, make_provider:
     provider = make_provider(fake)
     volume = await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "slot-0", "us-central1-a", 8.0))
     (instance,) = await launch(provider, await request_of(provider, volume=volume))
+    g2 = await offer_of(provider, "g2-standard-8")
+    gang = await launch(provider, *[await request_of(provider, n, offer=g2, gang=2) for n in (2, 3)])
     await provider.resources(DEPLOYMENT)
     await provider.notices(DEPLOYMENT)
-    await provider.terminate([instance, InstanceId("nobody")])
+    await provider.terminate([instance, *gang, InstanceId("nobody")])
     await provider.delete_volume(volume)
+    while fake.cloud.policies:
+        await provider.resources(DEPLOYMENT)
+        await asyncio.sleep(0.03)
     assert all(f.ok for f in await provider.examine())
     # Advice is a help, not a need.
     assert {r[0] for r in fake.server.refused if r[1] == 403} <= {"compute.advice.capacity"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from everstep.providers.gcp import naming
 from everstep.providers.gcp.startup import boot_script
 from everstep.providers.leftovers import CallsHome, NotOurs
 from everstep.testing.gce import FakeGce
+from everstep.testing.provider_suite import DEPLOYMENT, JOB
 from tests.providers.gcp.conftest import TOKEN, MakeFake, MakeProvider
+from tests.providers.gcp.test_provider import launch, offer_of, request_of
 
 ZONE = "us-central1-a"
 OURS = {naming.DEPLOYMENT: "d-1", naming.JOB: "j-1", naming.PRICE: "134000000"}
@@ -33,6 +36,9 @@ class Raw:
         self.instances = compute_v1.InstancesClient(**with_token)
         self.disks = compute_v1.DisksClient(**with_token)
         self.operations = compute_v1.ZoneOperationsClient(**with_token)
+        self.policies = compute_v1.ResourcePoliciesClient(**with_token)
+        self.region_operations = compute_v1.RegionOperationsClient(**with_token)
+        self.firewalls = compute_v1.FirewallsClient(**with_token)
 
     def machine(self, name: str, labels: dict[str, str], *, boot: dict[str, str] | None = None, **more: Any) -> str:
         disk = compute_v1.AttachedDisk(
@@ -59,6 +65,27 @@ class Raw:
         made = compute_v1.Disk(name=name, size_gb=20, labels=labels, type_=f"zones/{ZONE}/diskTypes/pd-balanced")
         self.done(self.disks.insert_unary(project=self.project, zone=ZONE, disk_resource=made))
         return name
+
+    def policy(self, name: str, description: str) -> str:
+        placement = compute_v1.ResourcePolicyGroupPlacementPolicy(collocation="COLLOCATED")
+        made = compute_v1.ResourcePolicy(name=name, description=description, group_placement_policy=placement)
+        here: dict[str, str] = {"project": self.project, "region": ZONE.rpartition("-")[0]}
+        operation = self.policies.insert_unary(**here, resource_policy_resource=made)
+        while self.region_operations.wait(**here, operation=operation.name).status.name != "DONE":
+            pass
+        return name
+
+    def firewall(self, name: str, tags: list[str]) -> str:
+        allowed = compute_v1.Allowed(I_p_protocol="tcp", ports=["443"])
+        made = compute_v1.Firewall(name=name, target_tags=tags, allowed=[allowed])
+        self.firewalls.insert_unary(project=self.project, firewall_resource=made)
+        return name
+
+    def rules(self) -> set[str]:
+        """Names of placement policies and firewall rules."""
+        region = ZONE.rpartition("-")[0]
+        policies = {p.name for p in self.policies.list(project=self.project, region=region)}
+        return policies | {f.name for f in self.firewalls.list(project=self.project)}
 
     def done(self, operation: Any) -> None:
         while self.operations.wait(project=self.project, zone=ZONE, operation=operation.name).status.name != "DONE":
@@ -141,6 +168,57 @@ async def test_foreign_disks_and_foreign_machines(make_fake: MakeFake, make_prov
     with pytest.raises(ProviderError, match=r"resourceInUse|RESOURCE_IN_USE"):
         await sweeper.end(volume)
     assert raw.left() == before
+
+
+async def test_what_has_no_labels_is_known_by_its_name_and_words(
+    make_fake: MakeFake, make_provider: MakeProvider
+) -> None:
+    fake = make_fake(hidden_s=0.0)
+    raw, sweeper = Raw(fake), make_provider(fake).sweeper()
+    name, words = f"everstep-abcdefgh-{'0' * 32}", f"{naming.DEPLOYMENT}=d-1 {naming.JOB}=j-1"
+    server = f"everstep-server-{'0' * 12}"
+    raw.firewall("everstep-gangs", ["everstep-gangs"])
+    raw.firewall(f"everstep-server-{'1' * 12}", ["web"])
+    raw.policy("everstep-close-by", words)
+    raw.policy(f"everstep-abcdefgh-{'1' * 32}", "of somebody else")
+    theirs = raw.rules()
+    group, firewall = raw.policy(name, words), raw.firewall(server, [server])
+    machine = raw.machine("ours", OURS)
+
+    found = {t.kind: t for t in (await sweeper.look([])).things}
+
+    assert {kind: t.id for kind, t in found.items()} == {"instance": machine, "group": group, "firewall": firewall}
+    assert (found["group"].deployment, found["group"].job, found["group"].state) == ("d-1", "j-1", "idle")
+    assert (found["group"].region, found["firewall"].region) == ("us-central1", "global")
+    assert (found["firewall"].is_server, found["group"].is_server) == (True, False)
+    assert {t.kind for t in (await sweeper.look(["us-central1"])).things} == {"instance", "group"}
+
+    for thing in found.values():
+        await sweeper.end(thing)
+        await sweeper.end(thing)  # what is gone is no error
+    assert raw.rules() == theirs
+    again = raw.policy(name, f"{naming.DEPLOYMENT}=d-2")
+    with pytest.raises(NotOurs):
+        await sweeper.end(found["group"])
+    assert again in raw.rules()
+
+
+async def test_a_policy_in_use_goes_once_its_machines_have(make_fake: MakeFake, make_provider: MakeProvider) -> None:
+    fake = make_fake(hidden_s=0.0)
+    provider: Any = make_provider(fake)
+    offer = await offer_of(provider, "g2-standard-8")
+    made = await launch(provider, *[await request_of(provider, n, offer=offer, gang=2) for n in (1, 2)])
+    raw, sweeper = Raw(fake), make_provider(fake).sweeper()
+    things = {t.id: t for t in (await sweeper.look([])).things}
+    (group,) = [t for t in things.values() if t.kind == "group"]
+    assert (group.state, group.deployment, group.job) == ("in use", DEPLOYMENT, JOB)
+    ending = asyncio.create_task(sweeper.end(group))
+    while not any("resourcePolicies.delete" in r[0] for r in fake.server.refused):
+        await asyncio.sleep(0.02)
+    for machine in made:
+        await sweeper.end(things[machine])
+    await asyncio.wait_for(ending, 60)
+    assert (raw.left(), group.id in raw.rules()) == (set(), False)
 
 
 async def test_whom_a_machine_calls(make_fake: MakeFake, make_provider: MakeProvider) -> None:

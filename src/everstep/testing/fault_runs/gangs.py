@@ -39,9 +39,10 @@ def play_gangs(vendor: Vendor, seed: int) -> list[str]:
             await asyncio.gather(*(caller.run() for caller in callers))
             weather.calm = True
             await clock.sleep(200.0)  # what was asked for and comes late is there by now
-            for caller in callers:
-                await caller.sweep()
-            await clock.sleep(60.0)
+            for _ in range(2):  # machines first, then the groups that they were in
+                for caller in callers:
+                    await caller.sweep()
+                await clock.sleep(60.0)
             wrong = [problem for caller in callers for problem in caller.problems]
             return [*wrong, *vendor.trouble(), *(f"left behind: {one}" for one in sorted(vendor.left()))]
         finally:
@@ -90,7 +91,7 @@ class _Caller:
     def _request(self, offer: Offer, number: int) -> LaunchRequest:
         token = launch_token(DEPLOYMENT, self._job, number, offer.key)
         boot = {"EVERSTEP_SERVER": "http://127.0.0.1:1", "EVERSTEP_TOKEN": "one-time"}
-        return LaunchRequest(token, DEPLOYMENT, self._job, number, offer, None, boot)
+        return LaunchRequest(token, DEPLOYMENT, self._job, number, offer, None, boot, gang=_SIZE)
 
     async def _gang(self, requests: list[LaunchRequest]) -> list[Launched]:
         """The machines; none if the vendor refused them."""

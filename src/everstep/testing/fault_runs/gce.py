@@ -20,7 +20,8 @@ from everstep.testing.scripted_run import DEPLOYMENT
 from everstep.testing.virtual import VirtualClock
 
 REGION = "us-central1"
-_POOL = "n1-standard-8+nvidia-tesla-t4:1"
+_POOL = "g2-standard-8"
+"""Of a series that is placed: its gangs have placement policies."""
 _TOKEN = "fault-runs"
 WORLD = World(
     supplies={("us-central1-a", _POOL): Supply(spot_room=[(0.0, 4)]), ("us-central1-b", _POOL): Supply()},
@@ -35,6 +36,8 @@ _MORE: dict[str, tuple[str, ...]] = {
     "compute.disks.insert": ("quota", "internal_later", "permission"),
     "compute.instances.delete": ("internal_later",),
     "compute.disks.delete": ("internal_later",),
+    "compute.resourcePolicies.insert": ("quota", "internal_later", "permission"),
+    "compute.resourcePolicies.delete": ("internal_later", "permission"),
 }
 CALLS = (
     INSERT,
@@ -45,6 +48,10 @@ CALLS = (
     "compute.disks.get",
     "compute.instances.aggregatedList",
     "compute.disks.aggregatedList",
+    "compute.resourcePolicies.insert",
+    "compute.resourcePolicies.delete",
+    "compute.resourcePolicies.aggregatedList",
+    "compute.regionOperations.get",
     "compute.zoneOperations.get",
     "compute.zoneOperations.list",
     "compute.globalOperations.aggregatedList",
@@ -97,7 +104,7 @@ class GceVendor:
         return GcpProvider(
             self._fake.project,
             (REGION,),
-            ("n1-standard-8+T4:1",),
+            (_POOL,),
             endpoint_url=self._fake.url,
             credentials=make(token=_TOKEN),
             notice_s=TIMING.notice_s,
@@ -153,6 +160,7 @@ class GceVendor:
         disks = self._listed("aggregated/disks", "disks")
         found = {m["name"] for m in machines}
         found |= {f"{d['name']}.{d['id']}" for d in disks if not d.get("users")}
+        found |= {p["name"] for p in self._listed("aggregated/resourcePolicies", "resourcePolicies")}
         return found
 
     def charges(self) -> Mapping[str, Bill]:
