@@ -154,9 +154,14 @@ def test_a_skyignore_counts_alone(root: Path, out: Path) -> None:
     assert _names(pack_workdir(root, into=out)) == [".gitignore", ".skyignore", "a.bin", "d/.gitignore", "d/x"]
 
 
+def test_reports_of_checks_stay_here(root: Path, out: Path) -> None:
+    _write(root, {"train.py": "", ".everstep/check/train-1/report.html": "", "sub/.everstep/check/x": "", "sub/x": ""})
+    assert _names(pack_workdir(root, into=out)) == ["sub/x", "train.py"]
+
+
 def test_data_folders_are_packed_whole(root: Path, out: Path) -> None:
-    _write(root, {".gitignore": "*.bin\n", "a.bin": "", ".git/x": ""})
-    assert _names(pack_workdir(root, into=out, honour_ignore_files=False)) == [".gitignore", "a.bin"]
+    _write(root, {".gitignore": "*.bin\n", "a.bin": "", ".git/x": "", ".everstep/x": ""})
+    assert _names(pack_workdir(root, into=out, honour_ignore_files=False)) == [".everstep/x", ".gitignore", "a.bin"]
 
 
 _PATTERNS = [

@@ -20,6 +20,8 @@ DEFAULT_LIMIT_BYTES = 100 * 2**20
 MAX_FILES = 50_000
 IGNORE_FILE = ".gitignore"
 SKY_IGNORE_FILE = ".skyignore"
+#: Folder of our own beside a script: what a check found. It grows with each check and is no part of the work.
+OWN_FOLDER = ".everstep"
 _NAMED = 5
 
 
@@ -64,10 +66,10 @@ def pack_workdir(
 ) -> Packed:
     """Packs a folder.
 
-    What is left out: every ``.git``; what ``.gitignore`` files in the folder and below it exclude, in a git repository
-    or not, by git's own rules (files already tracked by git are no exception, and ignore files *above* the folder do
-    not count); if there is a ``.skyignore`` at the top, it alone counts. Relative links are kept when they lead to
-    something inside the folder, other links are listed in ``skipped``. Empty folders are not kept.
+    What is left out: every ``.git`` and ``.everstep``; what ``.gitignore`` files in the folder and below it exclude, in
+    a git repository or not, by git's own rules (files already tracked by git are no exception, and ignore files *above*
+    the folder do not count); if there is a ``.skyignore`` at the top, it alone counts. Relative links are kept when
+    they lead to something inside the folder, other links are listed in ``skipped``. Empty folders are not kept.
 
     Args:
         path: the folder.
@@ -164,6 +166,7 @@ class _Walker:
         self._root = root
         self._real_root = root.resolve()
         self._honour = honour
+        self._never = {".git", OWN_FOLDER} if honour else {".git"}
         self._sky_alone = honour and (root / SKY_IGNORE_FILE).is_file()
         self.unreadable: list[str] = []
         self.skipped: list[str] = []
@@ -182,7 +185,7 @@ class _Walker:
         for entry in entries:
             name = prefix + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name == ".git" or is_ignored(name, rules, is_folder=is_folder):
+            if entry.name in self._never or is_ignored(name, rules, is_folder=is_folder):
                 continue
             if is_folder:
                 # Like git, we do not look into an excluded folder: a negation inside cannot bring anything back.
