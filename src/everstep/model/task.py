@@ -75,7 +75,7 @@ class CheckpointSpec:
         on_notice: empty (library), a signal name or a command.
         keep: how many.
         mode: who saves and resumes.
-        mirror: second place for checkpoints, ``s3://BUCKET/PREFIX`` or a folder; empty = none.
+        mirror: second place for checkpoints, ``s3://BUCKET/PREFIX``, ``gs://`` or a folder; empty = none.
         audit: for how many steps the first save of each start is tried out in a child; 0 = it is not.
     """
 

@@ -253,7 +253,9 @@ NAME = text("a name of at most 100 letters, digits, '.', '_' and '-'", r"[A-Za-z
 WORD = text("one word of letters, digits, '.', '_', ':', '/' and '-'", r"\*|[A-Za-z0-9][A-Za-z0-9._:/-]*", most=200)
 PATH = text("a path", r"[^\n\r]*[^\s\n\r][^\n\r]*", most=4096)
 MIRROR = text(
-    "s3://BUCKET/PREFIX or the path of a folder that begins with /", r"(s3://[^/\s]+(/\S*)?|/[^\n\r]*)", most=1024
+    "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or the path of a folder that begins with /",
+    r"((s3|gs)://[^/\s]+(/\S*)?|/[^\n\r]*)",
+    most=1024,
 )
 LABEL = text("text of at most 256 characters", most=256)
 SHELL = text("shell commands as text", fix="start the text with '|' and indent it")
