@@ -307,7 +307,8 @@ _CHECKPOINT = (
     _our(
         "mirror",
         kinds.MIRROR,
-        "second place for checkpoints, filled in the background: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or a folder; the job's id is added",
+        "second place for checkpoints, filled in the background: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or a folder; "
+        "the job's id is added",
     ),
     _our(
         "audit",
