@@ -11,6 +11,9 @@ from everstep.model.job import UNREACHABLE_LIMIT, GangPhase, Goal, InstancePhase
 
 _RELEASE_GRACE_S = 10.0
 _LATE_S = 60.0
+_BARRED_S = 120.0
+"""Whoever could not prove to be a machine may be somebody else, who has read its token: the machine gets so long to
+come itself. Its agent does not try twice."""
 
 
 def leavers(state: JobState, now: float, *, outputs_timeout_s: float) -> Iterator[TerminateIntended]:
@@ -36,6 +39,7 @@ def next_look(state: JobState, now: float, *, outputs_timeout_s: float) -> float
     for m in state.instances.values():
         if m.phase in (InstancePhase.BOOTING, InstancePhase.JOINED):
             times.append(_ready_by(state, m))
+            times.extend(() if m.barred_at is None else (m.barred_at + _BARRED_S,))
         if m.alive and m.phase is not InstancePhase.LEAVING and m.notice_deadline is not None:
             times.append(_no_refund_from(m))
         if state.phase is JobPhase.RELEASING and m.alive and m.phase is not InstancePhase.LEAVING:
@@ -63,7 +67,7 @@ def _reason(state: JobState, m: InstanceState, now: float, outputs_timeout_s: fl
         if now >= _ready_by(state, m):
             after = "its launch" if m.prepared_from is None else "its agent was started anew"
             return f"not ready {state.task.recovery.boot_timeout_s:.0f} s after {after}"
-        if m.failure:
+        if m.failure and (m.barred_at is None or now >= m.barred_at + _BARRED_S):
             return m.failure.splitlines()[0]
     if m.doomed:
         return "" if _refund_ahead(m, now) else _doom(m)

@@ -15,10 +15,13 @@ from everstep.control.messages import finite, to_event
 from everstep.control.telemetry import Telemetry
 from everstep.model import handshake as h
 from everstep.model.errors import BadInput, Conflict, EverstepError, HandshakeMismatch, NotAuthorized, Problem
-from everstep.model.events import AttemptsSkipped, Event, InstanceJoined, ProgressSeen
+from everstep.model.events import AttemptsSkipped, Event, InstanceBarred, InstanceJoined, ProgressSeen
 from everstep.model.ids import InstanceId, JobId, LaunchToken
-from everstep.model.job import InstanceState, JobState
+from everstep.model.job import InstancePhase, InstanceState, JobState
 from everstep.ports import Clock
+
+_WHY = 500
+"""So much of why a machine was not let in goes into the journal, characters."""
 
 
 class NotYet(EverstepError):
@@ -165,7 +168,12 @@ class AgentDesk:
             raise Conflict("this token belongs to another machine")
         if not machine.alive:
             raise NotAuthorized("this machine has been given up")
-        await self._identify(machine, _proof(body))
+        try:
+            await self._identify(machine, _proof(body))
+        except NotAuthorized as error:
+            if machine.phase is InstancePhase.BOOTING and machine.barred_at is None:
+                await self._inbox.put(JobId(job), InstanceBarred(machine.instance, str(error)[:_WHY]))
+            raise
         event = self._joined(machine.instance, body)
         self._telemetry.word(machine.instance, self._clock.now())
         await self._inbox.put(JobId(job), event)

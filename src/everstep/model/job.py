@@ -89,6 +89,7 @@ class InstanceState:
         said: last words of the agent, ``preempted`` or ``normal``.
         leave_reason: why we end it.
         prepared_from: when its agent was started anew and began to prepare again, None if it never was.
+        barred_at: since when somebody with its token could not prove to be it, None once it has joined.
         unreachable: in how many attempts in a row the gang's check named it as one that others cannot reach.
     """
 
@@ -123,6 +124,7 @@ class InstanceState:
     end: InstanceEnd | None = None
     failure: str = ""
     prepared_from: float | None = None
+    barred_at: float | None = None
     unreachable: int = 0
     move: int = 0
 

@@ -160,6 +160,7 @@ TEXTS: dict[type[Event], Callable[[Any], str]] = {
     ev.VolumeDeleteIntended: lambda e: f"delete disk {e.volume}",
     ev.VolumeDeleted: lambda e: f"disk {e.volume} is gone",
     ev.InstanceJoined: _joined,
+    ev.InstanceBarred: lambda e: f"the agent of machine {e.instance} was not let in: {e.why}",
     ev.InstanceReady: lambda e: f"machine {e.instance} is ready (set-up took {e.setup_s:.1f} s)",
     ev.SetupFailed: lambda e: f"setup failed on machine {e.instance} with exit code {e.rc}{_last_line(e.tail)}",
     ev.NoticeReceived: _notice,

@@ -7,6 +7,7 @@ from everstep.brain.lifecycle.table import Move, check_target, look_up, rows
 from everstep.model.causes import NoticeKind
 from everstep.model.events import (
     Event,
+    InstanceBarred,
     InstanceEnded,
     InstanceHeard,
     InstanceJoined,
@@ -51,8 +52,14 @@ def _joined(s: InstanceState, e: InstanceJoined, now: float) -> InstanceState:
         probe_port=e.probe_port,
         gpus=e.gpus,
         silent=False,
+        failure=s.failure if s.barred_at is None else "",
         prepared_from=again,
+        barred_at=None,
     )
+
+
+def _barred(s: InstanceState, e: InstanceBarred, now: float) -> InstanceState:
+    return replace(s, failure=f"its agent was not let in: {e.why}", barred_at=now)
 
 
 def _ready(s: InstanceState, e: InstanceReady, now: float) -> InstanceState:
@@ -114,6 +121,8 @@ INSTANCE_TABLE: dict[tuple[InstancePhase, type[Event]], Move[InstanceState, Inst
     **rows((*_KNOWN, P.ENDED, P.REFUSED), (LaunchFailed,), _same),
     **rows(_UP, (InstanceJoined,), _joined, (P.JOINED,)),
     **rows((P.LEAVING,), (InstanceJoined,), _joined),
+    **rows((P.BOOTING,), (InstanceBarred,), _barred),
+    **rows((P.JOINED, P.READY, P.LEAVING), (InstanceBarred,), _same),
     **rows((P.JOINED, P.READY), (InstanceReady,), _ready, (P.READY,)),
     **rows((P.LEAVING,), (InstanceReady,), _ready),
     **rows((P.JOINED, P.READY, P.LEAVING), (SetupFailed,), _setup_failed),
@@ -129,6 +138,7 @@ INSTANCE_TABLE: dict[tuple[InstancePhase, type[Event]], Move[InstanceState, Inst
         (P.ENDED,),
         (
             LaunchSucceeded,
+            InstanceBarred,
             InstanceJoined,
             InstanceReady,
             SetupFailed,

@@ -33,6 +33,7 @@ from everstep.model.events import (
     ExecRequested,
     FolderGrew,
     GaveUp,
+    InstanceBarred,
     InstanceEnded,
     InstanceHeard,
     InstanceJoined,
@@ -390,7 +391,7 @@ def _acquiring(s: JobState, now: float) -> JobState:
 # Facts that change what machines and attempts are known to be, but never where the job stands.
 _QUIET: tuple[type[Event], ...] = (
     RanksStarted, Restored, CheckpointSaved, ProgressSeen, FolderGrew, SetupFailed, ShutdownReported, OutputsStored,
-    LaunchSucceeded,
+    LaunchSucceeded, InstanceBarred,
 )  # fmt: skip
 # Facts that take a member away, or that can give a machine back or take it out of what can be counted on.
 _LOSSES: tuple[type[Event], ...] = (InstanceEnded, InstanceSilent, InstanceJoined)

@@ -46,6 +46,7 @@ from everstep.model.events.event import Event
 from everstep.model.events.told import (
     CheckpointSaved,
     FolderGrew,
+    InstanceBarred,
     InstanceHeard,
     InstanceJoined,
     InstanceReady,
@@ -78,6 +79,7 @@ __all__ = [
     "ExecRequested",
     "FolderGrew",
     "GaveUp",
+    "InstanceBarred",
     "InstanceEnded",
     "InstanceHeard",
     "InstanceJoined",

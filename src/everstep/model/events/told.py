@@ -22,6 +22,14 @@ class InstanceJoined(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceBarred(Event):
+    """Somebody came with the token of a machine and could not prove to be it. ``why``: holds nothing secret."""
+
+    instance: InstanceId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceReady(Event):
     """Set-up is done and the agent holds ``port`` in case its machine becomes master."""
 
