@@ -4,6 +4,7 @@ does, and the position put back. Batches and the random numbers that training dr
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -232,6 +233,20 @@ def restarted(make: Callable[[], DataLoader], done: int) -> list[str]:
             loader.sampler.set_epoch(later)
         rest += [told(batch) for batch in loader]
     return rest
+
+
+@pytest.mark.parametrize("kind", ["workers seeded", "persistent"])
+def test_workers_of_a_pass_that_is_left_end_at_once(kind: str) -> None:
+    """As with torch's own iterator: by reference counts, not when the collector of cycles comes by."""
+    before = set(multiprocessing.active_children())
+    gc.disable()
+    try:
+        loader = LOADERS[kind]()
+        next(iter(loader))
+        del loader
+        assert not set(multiprocessing.active_children()) - before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
