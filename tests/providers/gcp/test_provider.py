@@ -381,6 +381,9 @@ async def test_a_machine_proves_who_it_is(fake: FakeGce, make_provider: MakeProv
         assert shown["token"] not in str(caught.value)
     with pytest.raises(NotAuthorized, match="zone is not"):
         await provider.check_identity(one, replace(offer, zone="us-central1-b"), shown, server_url=server)
+    nowhere = make_provider(fake, identity_certs_url=f"{fake.url}/no-keys-here")
+    with pytest.raises(Unreachable, match="cannot be fetched"):  # the machine is not to blame, and asks again
+        await nowhere.check_identity(one, offer, shown, server_url=server)
     await provider.terminate([one, other])
 
 

@@ -11,11 +11,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from everstep.model.errors import NotAuthorized
+from everstep.model.errors import NotAuthorized, Unreachable
 from everstep.model.ids import InstanceId
 from everstep.model.offers import Offer
 
 CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
+_SKEW_S = 10
+"""So far our clock may be behind Google's."""
 _ISSUERS = ("https://accounts.google.com", "accounts.google.com")
 
 
@@ -36,6 +38,7 @@ class IdentityCheck:
 
         Raises:
             NotAuthorized: it does not; says why.
+            Unreachable: nobody can tell, since Google's keys cannot be fetched now.
         """
         token = proof.get("token", "")
         if not token:
@@ -55,9 +58,11 @@ class IdentityCheck:
         from google.oauth2 import id_token
 
         try:
-            found = id_token.verify_token(token, Request(), audience=audience, certs_url=self._certs_url)
+            found = id_token.verify_token(
+                token, Request(), audience=audience, certs_url=self._certs_url, clock_skew_in_seconds=_SKEW_S
+            )
         except exceptions.TransportError as error:
-            raise NotAuthorized(f"the keys that verify {instance} cannot be fetched: {error}") from error
+            raise Unreachable(f"the keys that verify {instance} cannot be fetched: {error}") from error
         except (ValueError, exceptions.GoogleAuthError) as error:
             # The library's words may hold the token.
             kind = type(error).__name__
