@@ -124,8 +124,10 @@ class TestEveryStore:
     def test_what_is_deleted_is_gone_and_may_be_deleted_again(self, store: Store) -> None:
         store.put("a/1", b"x")
         store.put("a/2", b"x")
+        store.put("b/3", b"x")
         for _ in range(2):
-            store.delete("a/1")
+            store.delete("a/1", "b/3")
+        store.delete()
         assert store.list("") == {"a/2": 1}
 
     def test_an_object_is_created_once(self, store: Store) -> None:
@@ -220,6 +222,17 @@ def test_what_broke_off_goes_on_where_it_was(
     upload(signed, tmp_path, "shard.pt", CONTENT)
     assert sent == ["00000", "00001", "00002", "00002", "00003", "00004"]
     assert download(signed, tmp_path, "shard.pt", len(CONTENT)) == CONTENT
+
+
+def test_more_can_be_deleted_than_fits_into_one_request(
+    s3: StrictS3, signed: SignedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signed_module, "_DELETED_AT_ONCE", 2)
+    keys = [f"a/{number}" for number in range(5)]
+    for key in keys:
+        signed.put(key, b"x")
+    signed.delete(*keys)
+    assert signed.list("") == {}
 
 
 def test_a_file_that_lacks_a_part_is_refused(signed: SignedStore, tmp_path: Path, small_parts: None) -> None:

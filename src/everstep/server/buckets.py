@@ -85,7 +85,8 @@ class Buckets:
 
     def __init__(self, given: Mapping[str, Mapping[str, str]], *, life_s: float = LIFE_S) -> None:
         self._life_s = life_s
-        self._buckets = [_opened(url, options) for url, options in given.items()]
+        # A folder of a bucket before the bucket itself.
+        self._buckets = [_opened(url, given[url]) for url in sorted(given, key=len, reverse=True)]
 
     def place(self, state: JobState) -> Place:
         """Where the mirror of a job is.

@@ -170,9 +170,8 @@ class Mirror:
                 self._store.delete(mark)
                 return
             self._store.delete(f"{victim.folder}/{MANIFEST}")
-            for name in names:
-                if name.startswith(f"{victim.folder}/") and not name.endswith(MANIFEST):
-                    self._store.delete(name)
+            inside = (name for name in names if name.startswith(f"{victim.folder}/"))
+            self._store.delete(*(name for name in inside if not name.endswith(MANIFEST)))
             self._store.delete(mark)
 
     def _patiently(self, ask: Callable[[], Any], patience_s: float = float("inf")) -> Any:

@@ -113,9 +113,10 @@ class S3Store:
         except Taken:
             settle(self, key, content)
 
-    def delete(self, key: str) -> None:
-        """Delete, if it is there."""
-        self._ask("DELETE", self._prefix + key)
+    def delete(self, *keys: str) -> None:
+        """Delete what is there of these."""
+        for key in keys:
+            self._ask("DELETE", self._prefix + key)
 
     def close(self) -> None:
         """Let go of the connection."""

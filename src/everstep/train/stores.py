@@ -60,8 +60,8 @@ class Store(Protocol):
     def download(self, key: str, file: IO[bytes], size: int) -> None:
         """Fetch into a file that may hold the beginning already. Raises `Absent`."""
 
-    def delete(self, key: str) -> None:
-        """Delete, if it is there."""
+    def delete(self, *keys: str) -> None:
+        """Delete what is there of these."""
 
     def close(self) -> None:
         """Let go of connections; another request makes new ones."""
@@ -164,15 +164,15 @@ class FolderStore:
         except OSError as error:
             raise Unavailable(str(error)) from error
 
-    def delete(self, key: str) -> None:
-        """Delete a file, and its folder when it was the last one there."""
-        path = self._root / key
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise Unavailable(str(error)) from error
-        with contextlib.suppress(OSError):
-            path.parent.rmdir()
+    def delete(self, *keys: str) -> None:
+        """Delete files, and each folder whose last one went."""
+        for path in map(self._root.joinpath, keys):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise Unavailable(str(error)) from error
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
 
     def close(self) -> None:
         """Nothing is held."""
