@@ -133,6 +133,7 @@ KINDS: Mapping[str, Kind] = {
     "n1-standard-8": Kind(8, 30_720),
     "n1-highmem-8": Kind(8, 53_248),
     "e2-standard-4": Kind(4, 16_384),
+    "n2-standard-4": Kind(4, 16_384),
     "g2-standard-8": Kind(8, 32_768, "nvidia-l4", 1),
     "a2-highgpu-1g": Kind(12, 87_040, "nvidia-tesla-a100", 1),
 }
