@@ -20,8 +20,11 @@ from everstep.brain.select.auto import Auto
 from everstep.brain.select.course import Course, Memory, Mode, Policy, Situation
 from everstep.brain.select.policies import POLICIES
 from everstep.brain.select.policies.answers import idle, on_demand, spot
+from everstep.brain.select.policies.utility import Utility
 from everstep.sim.futures import FIRST_AGE_H, Futures, Sight, Ups
-from everstep.sim.lockstep import Charts, Lockstep, Prices
+from everstep.sim.lockstep.auto import AutoInStep, Charts
+from everstep.sim.lockstep.runs import Lockstep, Tariff
+from everstep.sim.lockstep.utility import UtilityInStep
 from everstep.sim.reference.drive import drive
 from everstep.sim.reference.market import Job, Market, Zone
 
@@ -189,11 +192,14 @@ def estimate(
         Unfit: see ``entrant``.
     """
     steers = entrant(policy, deadline=deadline_s is not None)
+    if isinstance(steers, Auto) and deadline_s is None:
+        # What it comes to in one place; of several, as in step, the cheapest that is up, without moves.
+        steers = POLICIES["spot_only"]
     # As live: the deadline that policy and safety net see is one changeover early.
     within_s = math.inf if deadline_s is None else max(deadline_s - ask.changeover_s, ask.tick_s)
     job = Job(ask.work_s, within_s, ask.changeover_s)
-    prices = Prices.of(_market(ask, worlds[0]), job) if isinstance(steers, Auto) and deadline_s is not None else None
-    tries = _one_by_one(ask, worlds, job, steers) if prices is None else _together(ask, worlds, job, prices)
+    lockstep = _lockstep(ask, _market(ask, worlds[0]), job, steers)
+    tries = _one_by_one(ask, worlds, job, steers) if lockstep is None else _together(worlds, lockstep)
     began = time.monotonic()
     usd: list[float] = []
     finishes: list[float] = []
@@ -224,8 +230,19 @@ def _one_by_one(ask: Ask, worlds: Sequence[Sequence[Ups]], job: Job, steers: Pol
         yield [outcome.cost_usd], [math.inf if outcome.finish_s is None else outcome.finish_s]
 
 
-def _together(ask: Ask, worlds: Sequence[Sequence[Ups]], job: Job, prices: Prices) -> Iterator[_Some]:
-    lockstep = Lockstep(Charts(job, ask.tick_s, prices))
+def _lockstep(ask: Ask, market: Market, job: Job, steers: Policy) -> Lockstep | None:
+    """For a policy that would take too long one by one."""
+    tariff = Tariff.of(market)
+    if math.isinf(job.deadline_s) or not tariff.sold:
+        return None
+    if isinstance(steers, Utility):
+        names = [pool.name for pool in ask.pools]
+        return Lockstep(job, ask.tick_s, tariff, UtilityInStep(steers, job, ask.tick_s, tariff, names))
+    charts = Charts.of(market, job) if isinstance(steers, Auto) else None
+    return None if charts is None else Lockstep(job, ask.tick_s, tariff, AutoInStep(charts))
+
+
+def _together(worlds: Sequence[Sequence[Ups]], lockstep: Lockstep) -> Iterator[_Some]:
     for first in range(0, len(worlds), _AT_ONCE):
         usd, finish_s = lockstep.run(np.asarray(worlds[first : first + _AT_ONCE]))
         yield usd.tolist(), finish_s.tolist()

@@ -62,12 +62,23 @@ class Piecewise:
 
     def mean_residual_h(self, age_h: float, horizon_h: float) -> float:
         """E[min(time left, horizon)] of what has reached ``age_h``, in hours: the integral of the survival function."""
+        return self.residual(age_h, horizon_h)[0]
+
+    def residual(self, age_h: float, horizon_h: float) -> tuple[float, float]:
+        """``mean_residual_h``, and the chance that it ends within the horizon."""
         total, alive = 0.0, 1.0
-        for rate, width in pieces(self.from_h, self.per_h, age_h, age_h + horizon_h):
+        from_h, last = self.from_h, len(self.from_h) - 1
+        piece = bisect_right(from_h, age_h) - 1
+        until_h = age_h + horizon_h
+        while age_h < until_h:
+            end_h = from_h[piece + 1] if piece < last and from_h[piece + 1] < until_h else until_h
+            rate, width = self.per_h[piece], end_h - age_h
             dead = -math.expm1(-rate * width)
             total += alive * (dead / rate if rate > 0.0 else width)
             alive -= alive * dead
-        return total
+            age_h = end_h
+            piece += 1
+        return total, 1.0 - alive
 
 
 def pieces(from_h: Sequence[float], values: Sequence[float], age_h: float, until_h: float) -> list[tuple[float, float]]:

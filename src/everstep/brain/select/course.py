@@ -11,7 +11,7 @@ When a policy is called: at each change of a place's spot or price, when a runni
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -171,7 +171,7 @@ class Course:
     reason: str
     wake_at: float = math.inf
     memory: Memory = None
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: Sequence[Alternative] = ()
     basis: str = ""
 
     def instead(self, mode: Mode, place: str | None, reason: str) -> Course:

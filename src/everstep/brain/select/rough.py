@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import overload
 
 from everstep.brain.select.course import Alternative, Mode, Place, Situation
 
@@ -55,14 +58,38 @@ def cheapest_on_demand(situation: Situation) -> Place | None:
     return min(places, key=lambda place: (remaining_usd(situation, place, Mode.ON_DEMAND), place.name))
 
 
-def weigh(situation: Situation) -> tuple[Alternative, ...]:
+def weigh(situation: Situation) -> Sequence[Alternative]:
     """Every action with its rough cost. Idling costs what the cheapest spot costs, should it come back in time."""
-    weighed = []
-    hoped = math.inf
-    for place in situation.places:
-        spot_usd = remaining_usd(situation, place, Mode.SPOT)
-        hoped = min(hoped, spot_usd)
-        weighed.append(Alternative(Mode.SPOT, place.name, spot_usd if place.up is not False else math.inf))
-        weighed.append(Alternative(Mode.ON_DEMAND, place.name, remaining_usd(situation, place, Mode.ON_DEMAND)))
-    weighed.append(Alternative(Mode.IDLE, None, hoped))
-    return tuple(weighed)
+    return _Weighed(situation)
+
+
+class _Weighed(Sequence[Alternative]):
+    """Reckoned when somebody looks: of the millions of decisions of a simulation nobody looks at most."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+
+    @cached_property
+    def _all(self) -> tuple[Alternative, ...]:
+        situation, weighed, hoped = self._situation, list[Alternative](), math.inf
+        for place in situation.places:
+            spot_usd = remaining_usd(situation, place, Mode.SPOT)
+            hoped = min(hoped, spot_usd)
+            weighed.append(Alternative(Mode.SPOT, place.name, spot_usd if place.up is not False else math.inf))
+            weighed.append(Alternative(Mode.ON_DEMAND, place.name, remaining_usd(situation, place, Mode.ON_DEMAND)))
+        return (*weighed, Alternative(Mode.IDLE, None, hoped))
+
+    @overload
+    def __getitem__(self, index: int) -> Alternative: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Alternative, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Alternative | tuple[Alternative, ...]:
+        return self._all[index]
+
+    def __len__(self) -> int:
+        return 2 * len(self._situation.places) + 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all == tuple(other)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,9 @@ class Market:
     _changes: list[int] = field(init=False)
     _index: dict[str, int] = field(init=False)
     _paid: list[NDArray[np.float64] | None] = field(init=False)
+    _up: list[bytes] = field(init=False)
     _leaving: dict[str, float] = field(init=False, default_factory=dict)
-    _seen: dict[tuple[int, float, bool, str | None], Place] = field(init=False, default_factory=dict)
+    _shown: dict[str | None, list[_Shown]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ticks = min(len(zone.up) for zone in self.zones)
@@ -74,6 +75,8 @@ class Market:
                 paid = np.concatenate([[0.0], np.cumsum(prices)])
             self._paid.append(paid)
         self._changes = np.flatnonzero(changed).tolist()
+        # One look at a time: an element of bytes is there sooner than one of an array.
+        self._up = [np.asarray(zone.up, dtype=bool).tobytes() for zone in self.zones]
 
     def next_change(self, tick: int) -> int:
         """The first tick after ``tick`` in which a zone flips or a price moves; the end of the traces if none does."""
@@ -82,7 +85,7 @@ class Market:
 
     def up(self, name: str, tick: int) -> bool:
         """Spot of that zone can be had in that tick."""
-        return bool(self.zones[self._index[name]].up[tick])
+        return self._up[self._index[name]][tick] == 1
 
     def region(self, name: str) -> str:
         """The region of a zone."""
@@ -90,7 +93,10 @@ class Market:
 
     def places(self, tick: int, region: str | None) -> tuple[Place, ...]:
         """What a policy sees in that tick while the checkpoint lies in ``region``; None = there is none yet."""
-        return tuple(self._place(number, tick, region) for number in range(len(self.zones)))
+        shown = self._shown.get(region)
+        if shown is None:
+            shown = self._shown[region] = [_Shown(self._place(zone, region), zone) for zone in self.zones]
+        return tuple([one.at(up[tick], tick) for one, up in zip(shown, self._up, strict=True)])
 
     def spot_usd(self, name: str, first: int, end: int) -> float:
         """What spot of that zone costs in ticks first..end-1."""
@@ -119,22 +125,37 @@ class Market:
             self._leaving[region] = sum(usd) / len(usd) if usd else 0.0
         return self._leaving[region]
 
-    def _place(self, number: int, tick: int, region: str | None) -> Place:
-        zone = self.zones[number]
-        price = zone.spot_usd_per_h
-        if not isinstance(price, float):
-            price = float(price[tick])
-        up = bool(zone.up[tick])
-        key = (number, price, up, region)
-        place = self._seen.get(key)
-        if place is None:
-            move_usd = self.move_usd(region, zone.region)
-            leave_usd = self._leave_usd(zone.region)
-            place = Place(
-                zone.name, zone.region, price, zone.on_demand_usd_per_h, up, move_usd=move_usd, leave_usd=leave_usd
-            )
-            self._seen[key] = place
-        return place
+    def _place(self, zone: Zone, region: str | None) -> Place:
+        """Up, at no price."""
+        return Place(
+            zone.name, zone.region, None, zone.on_demand_usd_per_h, True,
+            move_usd=self.move_usd(region, zone.region), leave_usd=self._leave_usd(zone.region),
+        )  # fmt: skip
+
+
+class _Shown:
+    """A zone as policies see it, with the checkpoint in one region: each price once, up and down."""
+
+    def __init__(self, place: Place, zone: Zone) -> None:
+        self._place = place
+        self._prices = zone.spot_usd_per_h
+        self._known: dict[float, tuple[Place, Place]] = {}
+        self._only = self._both(self._prices) if isinstance(self._prices, float) else None
+
+    def at(self, up: int, tick: int) -> Place:
+        """In that tick; ``up`` is 0 or 1."""
+        if self._only is not None:
+            return self._only[up]
+        assert not isinstance(self._prices, float)
+        price = float(self._prices[tick])
+        both = self._known.get(price)
+        if both is None:
+            both = self._known[price] = self._both(price)
+        return both[up]
+
+    def _both(self, price: float) -> tuple[Place, Place]:
+        place = replace(self._place, spot_usd_per_h=price)
+        return replace(place, up=False), place
 
 
 @dataclass(frozen=True, slots=True)

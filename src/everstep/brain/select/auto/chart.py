@@ -17,10 +17,10 @@ from everstep.brain.select.auto.programme import Backward, moves
 
 IDLE, ON_DEMAND, START_SPOT = 0, 1, 2
 """Actions."""
-_COLUMNS = 160
-_EDGES_S = (PERIOD_S, 4 * PERIOD_S, 10 * PERIOD_S)
-_MANY = (1, 3, 6, 12)
-"""So many ten minutes between two times, until a day before the deadline, until four days, until ten, and beyond."""
+_MOST_EVEN, _PARTS = 160, 40
+_EDGES_S = tuple([days * PERIOD_S for days in (1, 4, 10, 40, 80, 160, 320)])
+_MANY = (1, 3, 6, 12, 24, 48, 96, 192)
+"""So many ten minutes between two times, until a day before the deadline, until four days, until ten, and so on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,13 +30,12 @@ class Chart:
     Attributes:
         action: shape (times, SPOT, columns), int8: by time left, row of the programme, slack.
         left_s: time left at each of the times, ascending.
-        least_s, apart_s: slack of column 0, and between columns.
+        slack_s: slack of each column, ascending; less counts as the first, any other as the next one below it.
     """
 
     action: NDArray[np.int8]
     left_s: NDArray[np.float64]
-    least_s: float
-    apart_s: float
+    slack_s: NDArray[np.float64]
 
 
 def lengths(left_s: float, tick_s: float) -> list[float]:
@@ -59,8 +58,8 @@ def chart(problem: Problem, out: NDArray[np.int8] | None = None) -> Chart:
         out: where the actions go, of the shape that a chart of the same times and slack has.
     """
     steps = lengths(problem.left_s, problem.step_s)
-    backward = Backward(problem, _COLUMNS)
-    columns = len(backward.slack_s)
+    backward = Backward(problem, _MOST_EVEN, _PARTS)
+    columns = len(backward.columns)
     values = np.zeros((5 * SPOT // 4, columns), dtype=np.float32)
     action = np.zeros((len(steps), SPOT, columns), dtype=np.int8) if out is None else out
     chances = {s: moves(problem.rates, s / 3600.0, problem.drop_per_h).astype(np.float32) for s in set(steps)}
@@ -68,4 +67,4 @@ def chart(problem: Problem, out: NDArray[np.int8] | None = None) -> Chart:
     for number, length_s in enumerate(steps):
         after = chances[length_s] @ values
         backward.back(after, float(left_s[number]), length_s, values, chosen=action[number])
-    return Chart(action, left_s, float(backward.slack_s[0]), backward.apart_s)
+    return Chart(action, left_s, backward.slack_s)

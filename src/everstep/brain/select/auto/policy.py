@@ -14,7 +14,7 @@ from everstep.brain.forecast.availability import Rates
 from everstep.brain.forecast.piecewise import Piecewise
 from everstep.brain.select import rough
 from everstep.brain.select.auto.beliefs import Seen, prospect
-from everstep.brain.select.auto.problem import PERIOD_S, Problem, step_for
+from everstep.brain.select.auto.problem import IMPATIENCE, PERIOD_S, Problem, step_for
 from everstep.brain.select.auto.weighing import Plan, Weighing, left_and_slack_s
 from everstep.brain.select.course import INSTANT_S, Course, Memory, Mode, Situation, View
 from everstep.brain.select.net import crunch_at
@@ -71,9 +71,8 @@ class Auto:
         ):
             return replace(held.course, memory=held, wake_at=held.look_at)
         recalled = memory.seen if isinstance(memory, Recalled) else ()
-        known = held.seen if held is not None else recalled[-1] if recalled else None
-        seen = Seen.first(situation) if known is None else known.after(situation)
         plan = held.plan if held is not None else _plan_under_way(situation, recalled)
+        seen = _seen(situation, held, market, recalled)
         if plan is None or situation.now_s >= plan.until_s - INSTANT_S:
             plan = _plan(situation, seen, *left_and_slack_s(situation))
         if plan is None:
@@ -84,6 +83,18 @@ class Auto:
             steps = math.floor((situation.now_s - plan.began_s + INSTANT_S) / plan.problem.step_s) + 1
             look_at = plan.began_s + steps * plan.problem.step_s
         return replace(course, wake_at=look_at, memory=Kept(seen, plan, look_at, market, course))
+
+
+_Market = tuple[tuple[bool | None, float | None], ...]
+
+
+def _seen(situation: Situation, held: Kept | None, market: _Market, recalled: Sequence[Seen]) -> Seen:
+    """With what this situation shows. A look that finds all as it was need not be written down, until the next plan."""
+    if held is None:
+        return recalled[-1].after(situation) if recalled else Seen.first(situation)
+    due = situation.now_s >= held.plan.until_s - INSTANT_S
+    same = market == held.market and not any(up is None for up, _ in market)
+    return held.seen if same and not due else held.seen.after(situation)
 
 
 def _settled(situation: Situation, course: Course) -> bool:
@@ -128,6 +139,7 @@ def _round(problem: Problem) -> Problem:
         on_demand_usd_per_h=digits(problem.on_demand_usd_per_h, 3),
         changeover_s=math.ceil(problem.changeover_s / _CHANGEOVER_S) * _CHANGEOVER_S,
         drop_per_h=digits(problem.drop_per_h, 2),
+        idle_usd_per_h=digits(problem.idle_usd_per_h, 2),
     )
 
 
@@ -154,6 +166,7 @@ def _plan(situation: Situation, seen: Seen, left_s: float, slack_s: float) -> Pl
         changeover_s=situation.changeover_s,
         step_s=max(step_for(left_s), situation.tick_s),
         drop_per_h=view.drop_per_h,
+        idle_usd_per_h=IMPATIENCE * view.spot_usd_per_h,
     )
     return Plan(view, problem, seen.at_s, seen.at_s + period_s(seen.at_s - situation.began_s))
 

@@ -14,9 +14,11 @@ PERIOD_S = 86_400.0
 """How long a table is meant to be used; only so much of it is kept."""
 _LONG_S = 10 * 86_400.0
 STEP_S = 600.0
-MOST_COLUMNS = 480
-MOST_SLACK_S = 10 * 86_400.0
-"""More slack than this is worth no more."""
+MOST_SLACK_S, MOST_SLACK_OF_WORK = 10 * 86_400.0, 20.0
+"""More slack than both, the second in times of the work left, is worth no more: for spot that is up for less than a
+twentieth of the time nobody waits."""
+IMPATIENCE = 0.02
+"""Hours of spot that an hour sooner is worth: nobody waits for months for a few dollars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Problem:
         changeover_s: what a start costs in time.
         step_s: between two decisions.
         drop_per_h: hazard that a spot machine is lost although spot stays up (elsewhere).
+        idle_usd_per_h: what an hour later is worth.
     """
 
     rates: Rates
@@ -39,6 +42,12 @@ class Problem:
     changeover_s: float
     step_s: float = STEP_S
     drop_per_h: float = 0.0
+    idle_usd_per_h: float = 0.0
+
+
+def most_slack_s(work_s: float) -> float:
+    """The slack that counts, of a job with so much work left."""
+    return max(MOST_SLACK_S, MOST_SLACK_OF_WORK * work_s)
 
 
 def step_for(left_s: float) -> float:

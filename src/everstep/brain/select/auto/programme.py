@@ -5,7 +5,7 @@ has been so (the age buckets of ``forecast/availability.py``), and what the job 
 of the step while idle and by a changeover at each start; on a machine it stays. Backward over time, all else in one
 array.
 
-    idle         E[slack - step, idle]                  while slack - step >= changeover
+    idle         price x step + E[slack - step, idle]   while slack - step >= changeover
     spot         price x step + E[slack, spot]          a start: slack - changeover, which must leave one more start
     on-demand    price x step + E[slack, on-demand]     a start: slack - changeover; below one changeover: to the end
 
@@ -23,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from everstep.brain.forecast.availability import AGES_H, Rates
-from everstep.brain.select.auto.problem import AGES, MOST_COLUMNS, ON_DEMAND, PERIOD_S, ROWS, SPOT, Problem
+from everstep.brain.select.auto.columns import Columns, Shift
+from everstep.brain.select.auto.problem import AGES, IDLE, ON_DEMAND, PERIOD_S, ROWS, SPOT, Problem
 
 _NEVER = np.float32(1e9)
+_MOST_EVEN, _PARTS = 480, 60
 Table = NDArray[np.float32]
 
 
@@ -36,25 +38,23 @@ class Solution:
     Attributes:
         problem: what was solved.
         table: shape (steps, ROWS, columns): the mean cost after the step, by the row it begins with, USD.
-        least_s: slack of column 0. ``apart_s``: seconds of slack between columns.
+        columns: what slack they are for.
     """
 
     problem: Problem
     table: Table
-    least_s: float
-    apart_s: float
+    columns: Columns
 
     def after(self, left_s: float, row: int, slack_s: float) -> float:
         """Mean cost after a step that begins with ``left_s`` left, in a row, with ``slack_s`` once it is paid."""
         problem = self.problem
-        steps, columns = len(self.table), int(self.table.shape[2])
-        step = min(max((problem.left_s - left_s) / problem.step_s, 0.0), steps - 1.0)
-        column = min(max((slack_s - self.least_s) / self.apart_s, 0.0), columns - 1.0)
-        i, j = int(step), int(column)
-        now = self._between(i, row, j, column - j)
+        step = min(max((problem.left_s - left_s) / problem.step_s, 0.0), len(self.table) - 1.0)
+        i = int(step)
+        j, part = self.columns.find(slack_s)
+        now = self._between(i, row, j, part)
         if step == i:
             return now
-        later = self._between(i + 1, row, j, column - j)
+        later = self._between(i + 1, row, j, part)
         return now + (step - i) * (later - now)
 
     def _between(self, step: int, row: int, column: int, part: float) -> float:
@@ -107,22 +107,26 @@ def moves(rates: Rates, step_h: float, drop_per_h: float = 0.0) -> NDArray[np.fl
     return rows
 
 
+def _within(seconds: NDArray[np.float64], most_s: float) -> NDArray[np.float32]:
+    """Between 0 and so many. Faster than ``np.clip``."""
+    return np.minimum(np.maximum(seconds, 0.0), most_s).astype(np.float32)
+
+
 class Backward:
-    """Columns of slack: below one changeover (on-demand to the end only), then from one changeover up.
+    """One step after the other, from the deadline back.
 
     Args:
         problem: what is solved.
-        most_columns: how fine slack may be cut.
+        most_even, parts: how fine slack is cut, see ``Columns``.
     """
 
-    def __init__(self, problem: Problem, most_columns: int = MOST_COLUMNS) -> None:
+    def __init__(self, problem: Problem, most_even: int = _MOST_EVEN, parts: int = _PARTS) -> None:
         self.problem = problem
-        over_s = max(problem.slack_s - problem.changeover_s, 0.0)
-        self.apart_s = max(problem.step_s / 2.0, over_s / most_columns)
-        self.first = math.ceil(problem.changeover_s / self.apart_s) + 1
-        columns = self.first + math.ceil(over_s / self.apart_s) + 1
-        self.slack_s = problem.changeover_s + (np.arange(columns) - self.first) * self.apart_s
+        self.columns = Columns.of(problem, most_even=most_even, parts=parts)
+        self.slack_s = np.asarray(self.columns.slack_s)
+        self._shifts: dict[tuple[float, int], Shift] = {}
         self.usd_per_s = np.zeros((ROWS, 1), dtype=np.float32)
+        self.usd_per_s[:ON_DEMAND] = problem.idle_usd_per_h / 3600.0
         self.usd_per_s[ON_DEMAND:SPOT] = problem.on_demand_usd_per_h / 3600.0
         self.usd_per_s[SPOT:] = problem.spot_usd_per_h / 3600.0
 
@@ -143,7 +147,7 @@ class Backward:
             left_s += length_s
             after = np.matmul(chances[many], values, out=table[number] if number < kept else spare)
             self.back(after, left_s, length_s, values)
-        return Solution(problem, table, float(self.slack_s[0]), self.apart_s)
+        return Solution(problem, table, self.columns)
 
     def back(
         self, after: Table, left_s: float, length_s: float, values: Table, *, chosen: NDArray[np.int8] | None = None
@@ -153,13 +157,14 @@ class Backward:
         ``chosen``, shape (SPOT, columns), gets what is best of a row that is idle or on-demand: 0 idle, 1 on-demand,
         2 spot.
         """
-        need_s = left_s - self.slack_s
-        running_s = np.clip(need_s, 0.0, length_s).astype(np.float32)
-        starting_s = np.clip(need_s + self.problem.changeover_s, 0.0, length_s).astype(np.float32)
-        np.multiply(self.usd_per_s, running_s, out=values)
-        values += after
+        need_s, first = left_s - self.slack_s, self.columns.first
+        running_s = _within(need_s, length_s)
+        starting_s = _within(need_s + self.problem.changeover_s, length_s)
         idle, steady, spot = values[:ON_DEMAND], values[ON_DEMAND:SPOT], values[SPOT:]
-        self._shifted(after[:ON_DEMAND], length_s, self.first, idle)
+        np.multiply(self.usd_per_s[ON_DEMAND:], running_s, out=values[ON_DEMAND:])
+        values[ON_DEMAND:] += after[ON_DEMAND:]
+        self._shifted(after[:ON_DEMAND], length_s, first, idle)
+        idle += self.usd_per_s[IDLE] * np.float32(length_s)
         start = np.empty_like(steady)
         self._shifted(after[ON_DEMAND:SPOT], self.problem.changeover_s, 0, start)
         start += self.usd_per_s[ON_DEMAND] * starting_s
@@ -167,7 +172,7 @@ class Backward:
             np.less(start, idle, out=chosen[:ON_DEMAND], casting="unsafe")
         np.minimum(idle, start, out=idle)
         start = start[:AGES]
-        self._shifted(after[SPOT:], self.problem.changeover_s, self.first, start)
+        self._shifted(after[SPOT:], self.problem.changeover_s, first, start)
         start += self.usd_per_s[SPOT] * starting_s
         up = idle[:AGES]
         if chosen is not None:
@@ -178,7 +183,6 @@ class Backward:
         np.minimum(steady, idle, out=steady)
         np.minimum(spot, up, out=spot)
         # Less slack than one changeover: on-demand, to the end.
-        first = self.first
         steady[:, :first] = self.usd_per_s[ON_DEMAND] * np.maximum(need_s[:first], 0.0)
         idle[:, :first] = _NEVER
         spot[:, :first] = _NEVER
@@ -189,17 +193,10 @@ class Backward:
 
     def _shifted(self, values: Table, by_s: float, least: int, out: Table) -> None:
         """``values`` at slack less ``by_s``; never where that is below column ``least``."""
-        shift = by_s / self.apart_s
-        whole = math.floor(shift + 1e-9)
-        part = max(shift - whole, 0.0)
-        cut = least + whole + (part > 1e-9)
+        shift = self._shifts.get((by_s, least))
+        if shift is None:
+            shift = self._shifts[by_s, least] = self.columns.less(by_s, least)
+        cut, at, above, part = shift
         out[:, :cut] = _NEVER
-        if cut >= values.shape[1]:
-            return
-        size = values.shape[1] - cut
-        at = cut - whole
-        if part <= 1e-9:
-            out[:, cut:] = values[:, at : at + size]
-        else:
-            np.multiply(values[:, at : at + size], np.float32(1.0 - part), out=out[:, cut:])
-            out[:, cut:] += np.float32(part) * values[:, at - 1 : at - 1 + size]
+        here = values[:, at]
+        out[:, cut:] = here if part is None else here + part * (values[:, above] - here)

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 from everstep.brain.forecast.availability import AGES_H
 from everstep.brain.select.auto.beliefs import Prospect, Seen, usable
-from everstep.brain.select.auto.problem import AGES, IDLE, MOST_SLACK_S, ON_DEMAND, SPOT, Problem
+from everstep.brain.select.auto.problem import AGES, IDLE, ON_DEMAND, SPOT, Problem, most_slack_s
 from everstep.brain.select.auto.zones import Elsewhere, elsewhere, index_usd, mean_up_h, patience_usd_per_h
 from everstep.brain.select.course import INSTANT_S, Alternative, Course, Mode, Place, Situation
 from everstep.brain.select.rough import affordable, cheapest_spot
 
 BASIS = "mean over what spot may do, by the hazards seen so far, if every later choice is the best"
-_HOUR = 0.02
-"""Hours of spot that an hour sooner is worth: nobody waits a day for a cent."""
 Action = tuple[Mode, str | None]
 
 
@@ -35,8 +33,8 @@ class Plan:
 
 
 def left_and_slack_s(situation: Situation) -> tuple[float, float]:
-    """A deadline that is far away, or none, is taken to leave ``MOST_SLACK_S``."""
-    slack_s = min(situation.slack_s, MOST_SLACK_S)
+    """A deadline that is far away, or none, is taken to leave as much slack as counts."""
+    slack_s = min(situation.slack_s, most_slack_s(situation.work_left_s))
     return slack_s + situation.work_left_s + situation.standing.changeover_left_s, slack_s
 
 
@@ -60,7 +58,7 @@ class Weighing:
     def course(self) -> Course:
         """The action that costs least, with what all of them cost."""
         costs = self._costs()
-        best = min(costs, key=lambda action: (costs[action], action[0], action[1] or ""))
+        best = min(costs, key=lambda action: (self._weight(action, costs[action]), action[0], action[1] or ""))
         if math.isinf(costs[best]):
             # Late, and on-demand is not to be had: spot is better than standing still. Else what it would cost, should
             # it come back.
@@ -72,11 +70,17 @@ class Weighing:
         alternatives = tuple([Alternative(mode, name, usd) for (mode, name), usd in costs.items()])
         return Course(best[0], best[1], self._reason(costs, best), alternatives=alternatives, basis=BASIS)
 
+    def _weight(self, action: Action, usd: float) -> float:
+        """By which actions are chosen: without a deadline nobody is in such a hurry as to go on-demand."""
+        hurried = action[0] is Mode.ON_DEMAND and math.isinf(self.situation.deadline_s)
+        return math.inf if hurried else usd
+
     def _costs(self) -> dict[Action, float]:
         """Of every action; infinite where it is not to be had, or would risk the deadline."""
         idle_usd = math.inf
         if self._may_wait(self.slack_s):
             idle_usd = self.solution.after(self.left_s, IDLE + self.row, self.slack_s - self.problem.step_s)
+            idle_usd += self.problem.idle_usd_per_h * self.problem.step_s / 3600.0
         costs: dict[Action, float] = {(Mode.IDLE, None): idle_usd}
         for place in self.situation.places:
             costs[Mode.SPOT, place.name] = math.inf
@@ -129,7 +133,7 @@ class Weighing:
             costs[Mode.SPOT, places[n].name] = usd + index - indices[least]
         if not running and self._may_wait(slack_s) and math.isfinite(situation.deadline_s):
             gain = patience_usd_per_h(situation, indices, self.plan.view, self.seen, other)
-            gain -= _HOUR * self.plan.view.spot_usd_per_h
+            gain -= self.problem.idle_usd_per_h
             less = self.solution.after(self.left_s, self.spot_row, slack_s - self.problem.step_s)
             wait_usd = usd - gain * self.problem.step_s / 3600.0
             wait_usd += less - self.solution.after(self.left_s, self.spot_row, slack_s)

@@ -47,8 +47,7 @@ def index_usd(situation: Situation, number: int, view: Prospect, seen: Seen, oth
     work_h = situation.work_left_s / 3600.0
     loss, age_h = view.rates[number].loss, _up_for_h(situation, number, seen)
     need_h = work_h / place.speed + unpaid_h
-    mean_h = loss.mean_residual_h(age_h, need_h)
-    lost = loss.flip_probability(age_h, need_h)
+    mean_h, lost = loss.residual(age_h, need_h)
     later_h = work_h - max(mean_h - unpaid_h, 0.0) * place.speed
     usd = price_usd_per_h(place) * mean_h + later_h * other.usd_per_h
     usd += lost * (d_h * (other.usd_per_h + other.slack_usd_per_h) + view.leave_usd[number])
