@@ -258,6 +258,13 @@ def test_reports_survive_what_users_write(tmp_path: Path) -> None:
     assert (rank, message[0], message[1]["step"], message[1]["durable"]) == (0, hs.MSG_SAVED, 4, False)
 
 
+def test_verdicts_of_audits_are_passed_on_as_text(tmp_path: Path) -> None:
+    fact = {"kind": "audit", "verdict": "differs", "save": "2:8", "text": "audit of save 2:8: not exact", "begin": 8}
+    told = hs.MSG_AUDITED, {"save": "2:8", "verdict": "differs", "text": "audit of save 2:8: not exact"}
+    assert fact_message(fact) == told
+    assert fact_message({"kind": "audit", "save": None}) is None
+
+
 def test_tail_of_a_log(tmp_path: Path) -> None:
     path = tmp_path / "log"
     assert logs.tail(path) == ""

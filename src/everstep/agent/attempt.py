@@ -239,6 +239,8 @@ class Attempt:
             self._restored_told = self._restored_told or message[0] == hs.MSG_RESTORED
             if message[0] == hs.MSG_SAVED:
                 self._saved_at = time.monotonic()
+            if message[0] == hs.MSG_AUDITED:  # names objects and quotes the script
+                message[1]["text"] = mask_text(message[1]["text"], self._orders.spec.secrets)
             self._context.outbox.put(message[0], attempt=self.number, **message[1])
 
     def _pass_progress(self, progress: Progress | None) -> None:

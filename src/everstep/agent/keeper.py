@@ -39,6 +39,7 @@ from typing import Any
 from everstep.agent import proctree
 from everstep.agent.masking import Masker
 from everstep.agent.standby import ENV_HOOK, Standby
+from everstep.model import handshake as hs
 
 _CHUNK = 1 << 16
 _SWEEP_S = 5.0
@@ -181,7 +182,7 @@ class KeeperProcess:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         output = self._output_of(read_fd, proc, command)
         try:
-            pid = _start(proc, proc["env"], write_fd)
+            pid = _start(proc, _with_pipe(proc, read_fd), write_fd)
         finally:
             os.close(write_fd)
         self._keep(pid, proc, output)
@@ -249,7 +250,7 @@ class KeeperProcess:
         self._loaded(standby)
         output = self._output_of(standby.output, proc, command)
         try:
-            standby.go(proc)
+            standby.go({**proc, "env": _with_pipe(proc, standby.output)})
         except OSError:
             output.close()
             standby.link.close()
@@ -326,6 +327,12 @@ class KeeperProcess:
         with contextlib.suppress(OSError):  # no agent any more: the end of standard input says what to do
             while data:
                 data = data[os.write(1, data) :]
+
+
+def _with_pipe(proc: dict[str, Any], read_fd: int) -> dict[str, str]:
+    """The environment of a process, which is told the pipe of its log: both ends of one have the same number."""
+    pipe = os.fstat(read_fd)
+    return {**proc["env"], hs.ENV_LOG_PIPE: f"{proc['label']}:{pipe.st_dev}:{pipe.st_ino}"}
 
 
 def _start(proc: dict[str, Any], env: dict[str, str], output: int, *, link: int | None = None) -> int:

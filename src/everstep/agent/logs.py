@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 _CHUNK = 256 << 10
 _IDLE_S = 0.2
 _TAIL_BYTES = 8192
+_MARK = re.compile(
+    f"{re.escape(hs.LOG_MARK_BEGIN.decode())}.{{0,{hs.LOG_MARK_LONGEST}}}?{re.escape(hs.LOG_MARK_END.decode())}"
+)
 
 
 def tail(path: Path, lines: int = 30) -> str:
@@ -32,7 +36,7 @@ def tail(path: Path, lines: int = 30) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(_MARK.sub("", text).splitlines()[-lines:])
 
 
 @dataclass

@@ -12,6 +12,7 @@ from everstep.agent import atomic
 from everstep.model import handshake as hs
 
 _FACTS_READ = 1 << 20
+_TEXT = 500
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ def fact_message(fact: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
             "stall_s": _float(fact.get("stall_s")) or 0.0,
             "durable": fact.get("durable") is True,
         }
+    if fact["kind"] == hs.FACT_AUDIT and isinstance(fact.get("save"), str):
+        return hs.MSG_AUDITED, {key: str(fact.get(key) or "")[:_TEXT] for key in ("save", "verdict", "text")}
     return None
 
 

@@ -92,6 +92,9 @@ def status(job: JobArgument, output: OutputOption = Output.TABLE) -> None:
         last = there[-1]
         safe = "durable" if last.durable else "not durable: lost with its machine"
         print(f"\nlast checkpoint: step {last.step}, {wording.ago(last.at)}, {safe}")
+    audits = [attempt.audit for attempt in detail.attempts if attempt.audit]
+    if audits:
+        print(f"\n{audits[-1]}")
     words = last_words(detail)
     if words is not None:
         print(f"\nlast lines of {words.whose}:")

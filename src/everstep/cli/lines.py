@@ -32,7 +32,8 @@ class Joiner:
         if self.plain:
             return part.text
         origin = (part.attempt, part.node, part.rank)
-        text = self._open.pop(origin, "") + part.text
+        before = self._before(origin) if part.continues else origin
+        text = self._open.pop(before, "") + part.text
         lines = _LINE.findall(text)
         left = text[sum(map(len, lines)) :]
         if left and part.eof:
@@ -40,6 +41,11 @@ class Joiner:
         if left:
             self._open[origin] = left
         return "".join(f"{_named(origin)}{line}" for line in lines)
+
+    def _before(self, origin: _Origin) -> _Origin:
+        """Of which attempt the line is that ``origin`` goes on with."""
+        attempt, _, rank = origin
+        return max((one for one in self._open if one[2] == rank and one[0] < attempt), default=origin)
 
     def rest(self) -> str:
         """Lines that nobody will complete any more."""

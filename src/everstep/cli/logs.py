@@ -36,6 +36,8 @@ def logs(
         wrote = False
         for part in client.logs(job, follow=follow, rank=rank, attempt=attempt, node=node):
             wrote = True
+            if part.note and attempt is None:
+                _say(f"attempt {part.attempt}: {part.note}")
             sys.stdout.write(joiner.take(part))
             sys.stdout.flush()
         sys.stdout.write(joiner.rest())

@@ -84,7 +84,8 @@ class JobView:
 class AttemptView:
     """One incarnation of the gang.
 
-    ``members`` are instances by node rank; ``base`` is where it took up (``attempt:step``).
+    ``members`` are instances by node rank; ``base`` is where it took up (``attempt:step``); ``audit``
+    is what came of trying out one of its saves, for people.
     """
 
     attempt: int
@@ -104,6 +105,7 @@ class AttemptView:
     rc: int = 0
     tail: str = ""
     hint: str = ""
+    audit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +287,8 @@ class LogPart:
     """A piece of one log: ``offset`` is where ``text`` starts, ``end`` where it ends, in bytes of the whole log.
 
     ``rank`` is a number, ``setup`` or ``exec-ID``; ``node`` is the machine's place in the attempt. ``eof``: no more
-    will come.
+    will come. ``continues``: the text of the rank in an earlier attempt was cut where this goes on. ``note``: why
+    what the attempt printed again could not be cut.
     """
 
     attempt: int
@@ -296,6 +299,8 @@ class LogPart:
     end: int = 0
     text: str = ""
     eof: bool = False
+    continues: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from everstep.model import handshake as h
 from everstep.model.causes import NoticeKind
 from everstep.model.errors import BadInput, Problem
 from everstep.model.events import (
+    CheckpointAudited,
     CheckpointSaved,
     Event,
     FolderGrew,
@@ -97,6 +98,14 @@ def _saved(i: InstanceId, m: Message) -> Event:
     )
 
 
+def _audited(i: InstanceId, m: Message) -> Event:
+    attempt, _, step = str(m["save"]).partition(":")
+    verdict = str(m["verdict"])
+    if verdict not in ("exact", "differs", "refuses", "unknown"):
+        raise ValueError(f"unknown verdict {verdict!r}")
+    return CheckpointAudited(i, _int(m, "attempt"), f"{int(attempt)}:{int(step)}", verdict, _text(m, "text"))
+
+
 def _ended(i: InstanceId, m: Message) -> Event:
     outcome = str(m["outcome"])
     if outcome not in (h.OUTCOME_OK, h.OUTCOME_FAILED, h.OUTCOME_SAVED, h.OUTCOME_STOPPED):
@@ -146,6 +155,7 @@ JOURNALLED: dict[str, Callable[[InstanceId, Message], Event]] = {
     h.MSG_STARTED: _started,
     h.MSG_RESTORED: _restored,
     h.MSG_SAVED: _saved,
+    h.MSG_AUDITED: _audited,
     h.MSG_ENDED: _ended,
     h.MSG_NOTICE: _notice,
     h.MSG_SHUTDOWN: _shutdown,

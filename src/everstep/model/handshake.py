@@ -91,6 +91,8 @@ MSG_PROGRESS = "progress"  # attempt, step, total|null, metrics: {name: float}. 
 MSG_RESTORED = "restored"  # journal. attempt, base: "A:S"|null, restore_s
 # From rank 0 once the manifest is published.
 MSG_SAVED = "saved"  # journal. attempt, step, bytes, save_s, stall_s, durable: bool
+# Of the script's rank, when a save was tried out beside the training (`checkpoint.audit`).
+MSG_AUDITED = "audited"  # journal. attempt, save: "A:S", verdict: "exact"|"differs"|"refuses"|"unknown", text
 MSG_ENDED = "ended"  # journal. attempt, outcome: OUTCOME_*, rc, signal|null, failed_rank|null, step|null, total|null,
 #                      first_step_at|null, last_step_at|null, steps_done, stall_s (saving),
 #                      tail (last lines of the failed rank); agent_killed: true if they died with their agent
@@ -179,6 +181,7 @@ ENV_CHECKPOINT_AUDIT = "EVERSTEP_CHECKPOINT_AUDIT"  # for how many steps `everst
 ENV_BASE = "EVERSTEP_BASE"  # "A:S": start from exactly that checkpoint; "" = newest visible
 ENV_REPORT_DIR = "EVERSTEP_REPORT_DIR"  # where ranks leave reports
 ENV_CONTROL_FILE = "EVERSTEP_CONTROL_FILE"  # what the agent wants of the ranks
+ENV_LOG_PIPE = "EVERSTEP_LOG_PIPE"  # "LABEL:DEVICE:INODE" of the pipe whose bytes become the log of rank LABEL
 ENV_HAZARD_PER_H = "EVERSTEP_HAZARD_PER_H"  # expected losses of the gang per hour, float as text
 
 MODE_AUTO = "auto"  # who saves and resumes is found out by looking at the script
@@ -219,6 +222,18 @@ FACT_RESTORED = "restored"
 FACT_SAVED = "saved"
 FACT_WARNING = "warning"
 FACT_AUDIT = "audit"
+
+# Marks in the log of a rank, by which logs of several attempts become one text. A script that is resumed from outside
+# writes them between its output, if its standard output is the pipe of ENV_LOG_PIPE and nothing else:
+#   ESC "_everstep;" KIND ";" SCRIPT ";" COUNT ESC "\\"
+# SCRIPT names the checkpoint folder, COUNT is how many bytes the script has printed in all, over all attempts.
+LOG_MARK_BEGIN = b"\x1b_everstep;"  # terminals show nothing of it (an "application program command")
+LOG_MARK_END = b"\x1b\\"
+LOG_MARK_LONGEST = 160
+LOG_AT = "at"  # so far
+LOG_AGAIN = "again"  # what follows was printed before: for a log that lacks the end of it; LOG_AT within
+LOG_ON = "on"  # from here the script goes on behind so many bytes; 0: it begins
+LOG_BESIDE = "beside"  # another rank prints into the same log
 
 # --------------------------------------------------------------------------------------------------------------------
 # What an instance is told at boot (user data): environment of the agent process

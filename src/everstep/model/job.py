@@ -158,6 +158,15 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Audited:
+    """What came of the audit of a save; see ``CheckpointAudited``."""
+
+    save: str
+    verdict: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptState:
     """One incarnation of the gang.
 
@@ -170,6 +179,7 @@ class AttemptState:
         ended: outcome by member.
         step, total: last progress known. first_step_at ... steps_done: see ``RanksEnded``.
         stall_s: for how long training stood still for saves, as its saves and in the end its ranks told.
+        audit: of its newest save that was audited, or of one that was not exact.
         cause: UNKNOWN until settled. settled_at: when.
     """
 
@@ -187,6 +197,7 @@ class AttemptState:
     restore_s: float = 0.0
     base: str | None = None
     saves: tuple[Saved, ...] = ()
+    audit: Audited | None = None
     progressed: bool = False
     step: int | None = None
     total: int | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -19,9 +19,11 @@ from urllib.parse import quote, unquote
 from everstep.model.errors import BadInput, Problem
 from everstep.model.ids import InstanceId, JobId
 from everstep.server.bells import Bells
+from everstep.server.marks import Mark, find
 from everstep.server.problems import disk_trouble
 
 SEGMENT_BYTES = 4 << 20
+_SEARCHED_BYTES = 1 << 20
 JOB_BYTES = 256 << 20
 _JOBS_OPEN = 1_000
 """Of more jobs nothing is remembered between two calls: what there is of a log is seen in its folder."""
@@ -44,12 +46,14 @@ class LogKey:
 
 @dataclass(slots=True)
 class _Log:
-    """What is held of one log: segments by their start."""
+    """What is held of one log: segments by their start; its marks, as far as it was looked through for them."""
 
     folder: Path
     starts: list[int] = field(default_factory=list)
     end: int = 0
     size: int = 0
+    marks: list[Mark] = field(default_factory=list)
+    searched: int = 0
 
 
 class LogBook:
@@ -108,21 +112,23 @@ class LogBook:
         A character of several bytes is never cut while more of the log may come; behind the end: no bytes.
         """
         log = self._logs(job).get(key)
-        if log is None or offset >= log.end or log.starts[0] == log.end:
-            return (offset if log is None else max(offset, log.end)), b""
-        start = max((s for s in log.starts if s <= offset), default=log.starts[0])
-        offset = max(offset, start)
-        pieces: list[bytes] = []
-        at = offset
-        for segment in log.starts[log.starts.index(start) :]:
-            if at - offset >= limit:
+        if log is None:
+            return offset, b""
+        offset, data = _read(log, offset, limit)
+        return offset, whole_characters(data)
+
+    def marks(self, job: JobId, key: LogKey) -> tuple[Sequence[Mark], int]:
+        """The marks in a log, and the offset behind which another one may just be coming in."""
+        log = self._logs(job).get(key)
+        if log is None:
+            return (), 0
+        while log.searched < log.end:
+            at, data = _read(log, log.searched, _SEARCHED_BYTES)
+            found, log.searched = find(data, at)
+            log.marks += found
+            if at + len(data) >= log.end:
                 break
-            with (log.folder / _segment(segment)).open("rb") as file:
-                file.seek(at - segment)
-                piece = file.read(limit - (at - offset))
-            pieces.append(piece)
-            at += len(piece)
-        return offset, whole_characters(b"".join(pieces))
+        return log.marks, log.searched
 
     def forget(self, job: JobId) -> None:
         """Deletes all logs of a job."""
@@ -202,6 +208,24 @@ class LogBook:
         if not instance.strip("."):
             raise BadInput(Problem("", "instance", f"no instance can be called '{key.instance}'"))
         return self._folder / quote(job, safe="") / str(key.attempt) / instance / key.rank
+
+
+def _read(log: _Log, offset: int, limit: int) -> tuple[int, bytes]:
+    if offset >= log.end or log.starts[0] == log.end:
+        return max(offset, log.end), b""
+    start = max((s for s in log.starts if s <= offset), default=log.starts[0])
+    offset = max(offset, start)
+    pieces: list[bytes] = []
+    at = offset
+    for segment in log.starts[log.starts.index(start) :]:
+        if at - offset >= limit:
+            break
+        with (log.folder / _segment(segment)).open("rb") as file:
+            file.seek(at - segment)
+            piece = file.read(limit - (at - offset))
+        pieces.append(piece)
+        at += len(piece)
+    return offset, b"".join(pieces)
 
 
 def whole_characters(data: bytes) -> bytes:

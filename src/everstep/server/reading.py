@@ -1,16 +1,18 @@
-"""Reading the logs of a job as one text: which logs, in which order, and how far a reader got."""
+"""Reading the logs of a job as one text: which logs, in which order, what of them, and how far a reader got."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everstep.client.results import LogPart
+from everstep.model.causes import Cause
 from everstep.model.errors import BadInput, Problem
 from everstep.model.job import GangPhase, JobState
 from everstep.server.logs import LogBook, LogKey
+from everstep.server.marks import Marked, Shown, join
 from everstep.server.views import node_of
 
 PART_BYTES = 256 << 10
@@ -48,21 +50,26 @@ class Reader:
 
     def parts(self, state: JobState) -> Iterator[LogPart]:
         """What is there now and was not given yet."""
-        for key in self._book.keys(state.id):
-            node = node_of(state, key.attempt, key.instance)
-            if key.attempt < self._done_before or not self._wanted.takes(key, node):
+        nodes = {key: node_of(state, key.attempt, key.instance) for key in self._book.keys(state.id)}
+        keys = [key for key, node in nodes.items() if self._wanted.takes(key, node)]
+        texts = _texts(self._book, state, keys)
+        for key in keys:
+            if key.attempt < self._done_before:
                 continue
-            eof = _over(state, key)
-            for offset, data, last in self._pieces(state, key):
+            text, eof = texts[key], _over(state, key)
+            for offset, data, last in self._pieces(state, key, text):
+                first = offset <= text.stretches[0][0]
                 yield LogPart(
                     attempt=key.attempt,
-                    node=node,
+                    node=nodes[key],
                     rank=key.rank,
                     instance=key.instance,
                     offset=offset,
                     end=offset + len(data),
                     text=data.decode("utf-8", "replace"),
-                    eof=eof and last,
+                    eof=eof and last and not text.cut,
+                    continues=first and text.continues,
+                    note=text.note if first else "",
                 )
 
     @property
@@ -74,17 +81,46 @@ class Reader:
         first = newest - _REMEMBERED_ATTEMPTS + 1
         return _encode(first, {key: at for key, at in self._at.items() if key.attempt >= first})
 
-    def _pieces(self, state: JobState, key: LogKey) -> Iterator[tuple[int, bytes, bool]]:
-        while True:
+    def _pieces(self, state: JobState, key: LogKey, text: Shown) -> Iterator[tuple[int, bytes, bool]]:
+        at = self._at.get(key)
+        if at is None:
             end = self._book.end(state.id, key)
-            at = self._at.get(key)
-            if at is None:
-                at = max(0, end + self._offset) if self._offset < 0 else self._offset
-            offset, data = self._book.read(state.id, key, at, PART_BYTES)
-            if not data:
-                return
-            self._at[key] = offset + len(data)
-            yield offset, data, offset + len(data) >= end
+            at = max(0, end + self._offset) if self._offset < 0 else self._offset
+        stretches = [(start, end) for start, end in text.stretches if end > start]
+        for start, end in stretches:
+            at = max(at, start)
+            while at < end:
+                offset, data = self._book.read(state.id, key, at, min(PART_BYTES, end - at))
+                data = data[: max(0, end - offset)]  # what was dropped meanwhile may reach behind it
+                if not data:
+                    break
+                at = self._at[key] = offset + len(data)
+                yield offset, data, at >= stretches[-1][1]
+
+
+def _texts(book: LogBook, state: JobState, keys: Sequence[LogKey]) -> dict[LogKey, Shown]:
+    """What of each log is shown: ranks are followed over the attempts, all else is as it is."""
+    found: dict[LogKey, Shown] = {}
+    by_rank: dict[str, list[Marked[LogKey]]] = {}
+    for key in keys:
+        marks, end = book.marks(state.id, key)
+        end = book.end(state.id, key) if _over(state, key) else end
+        by_rank.setdefault(key.rank, []).append(Marked(key, marks, end, _failed(state, key)))
+    for logs in by_rank.values():
+        shown = join(logs)
+        for log in logs:
+            found[log.key] = shown.get(log.key) or Shown([])
+            if not log.marks and any(other.marks for other in logs) and _resumed(state, log.key):
+                found[log.key].note = "its output does not come here by itself alone; what it repeats is not cut"
+    return found
+
+
+def _failed(state: JobState, key: LogKey) -> bool:
+    return any(a.no == key.attempt and a.cause is Cause.USER_ERROR for a in state.attempts)
+
+
+def _resumed(state: JobState, key: LogKey) -> bool:
+    return any(a.no == key.attempt and a.base is not None for a in state.attempts)
 
 
 def _over(state: JobState, key: LogKey) -> bool:

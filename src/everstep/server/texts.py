@@ -174,6 +174,7 @@ TEXTS: dict[type[Event], Callable[[Any], str]] = {
     ev.ProgressSeen: _progress,
     ev.Restored: _restored,
     ev.CheckpointSaved: _saved,
+    ev.CheckpointAudited: lambda e: e.text or f"audit of save {e.save}: {e.verdict}",
     ev.FolderGrew: lambda e: f"the checkpoint folder grew in attempt {e.attempt} (machine {e.instance})",
     ev.RanksEnded: _ranks_ended,
     ev.LeaseExpired: lambda e: (

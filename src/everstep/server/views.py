@@ -314,6 +314,7 @@ def _attempt(state: JobState, a: AttemptState) -> r.AttemptView:
         rc=a.rc,
         tail=a.tail,
         hint=a.hint,
+        audit=a.audit.text or f"audit of save {a.audit.save}: {a.audit.verdict}" if a.audit is not None else "",
     )
 
 

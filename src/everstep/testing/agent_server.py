@@ -39,6 +39,7 @@ MESSAGE_FIELDS: dict[str, _Kinds] = {
         "stall_s": _NUMBER,
         "durable": bool,
     },
+    hs.MSG_AUDITED: {"attempt": int, "save": str, "verdict": str, "text": str},
     hs.MSG_ENDED: {
         "attempt": int,
         "outcome": str,

@@ -142,6 +142,7 @@ def some_events() -> st.SearchStrategy[ev.Event]:
         st.builds(lambda i, a, far: ev.PeersChecked(i, a, far), who, attempt, st.sampled_from(((), ("10.0.0.1",)))),
         st.builds(lambda i, a, how: ev.RanksEnded(i, a, how), who, attempt, st.sampled_from(("ok", "failed", "saved"))),
         st.builds(lambda i, a: ev.LeaseExpired(i, a), who, attempt),
+        st.builds(lambda i, a: ev.CheckpointAudited(i, a, "1:3", "exact", ""), who, attempt),
         st.builds(lambda i, a: ev.FolderGrew(i, a), who, attempt),
         st.builds(lambda i, kind: ev.NoticeReceived(i, kind, AT), who, st.sampled_from(NoticeKind)),
         st.builds(lambda i, end: ev.InstanceEnded(i, AT, end), who, st.sampled_from(InstanceEnd)),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.model.events import CheckpointSaved
+from everstep.model.events import CheckpointAudited, CheckpointSaved
 from everstep.model.ids import InstanceId
-from everstep.model.job import Saved
+from everstep.model.job import Audited, Saved
 from tests.brain.making import fold, running
 
 I1 = InstanceId("i-1")
@@ -44,3 +45,20 @@ def test_each_step_is_kept_once_and_is_durable_if_it_was_told_so_at_any_time(fac
     assert {save.step: save.durable for save in saves} == {
         step: any(durable for other, durable in facts if other == step) for step, _ in facts
     }
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "kept"),
+    [
+        (("exact", "exact"), 1),
+        (("unknown", "exact"), 1),
+        (("exact", "differs"), 1),
+        (("differs", "exact"), 0),
+        (("refuses", "unknown"), 0),
+        (("differs", "refuses"), 1),
+    ],
+)
+def test_what_an_audit_found_is_not_hidden_by_a_better_one(verdicts: tuple[str, ...], kept: int) -> None:
+    audits = [CheckpointAudited(I1, 1, f"1:{step}", verdict, "so") for step, verdict in enumerate(verdicts)]
+    state = fold(running(), audits, 10.0)
+    assert state.attempts[-1].audit == Audited(f"1:{kept}", verdicts[kept], "so")

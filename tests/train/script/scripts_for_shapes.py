@@ -86,6 +86,20 @@ for i in range(8):
     print(i, step())
 """
 
+LIST_COMPREHENSION = """
+
+def fit(scale):
+    for _ in range(5):
+        loss = step(scale)
+    return loss
+
+
+results = [(number, fit(scale), model) for number, scale in enumerate((1.0, 0.5, 0.2)) if scale < 1 or fit(2.0)]
+print([(number, loss) for number, loss, _ in results], [one is model for *_, one in results])
+for _ in range(3):
+    print(fit(0.1))
+"""
+
 COMPREHENSION = """
 
 def fit(scale):
@@ -94,7 +108,7 @@ def fit(scale):
     return loss
 
 
-print([fit(scale) for scale in (1.0, 0.5)])
+print(list({scale: fit(scale) for scale in (1.0, 0.5)}.values()))
 for _ in range(3):
     print(fit(0.1))
 """

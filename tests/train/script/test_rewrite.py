@@ -102,10 +102,11 @@ def test_loops_are_numbered_in_source_order_and_know_their_place() -> None:
         (0, (4, 14), (), "<module>"),
         (1, (5, 11), (0,), "<module>"),
         (2, (17, 19), (), "find"),
-        (3, (35, 36), (), "<module>"),
+        (3, (32, 32), (), "Data.fit.<locals>.__everstep_comprehension_0__"),
+        (4, (35, 36), (), "<module>"),
     ]
     opened = [number for what, number in recorder.seen if what == "loop"]
-    assert opened == [0, 2, 2, 2]
+    assert opened == [0, 2, 3, 2, 2]
     assert recorder.seen.count(("over", 1)) == 3
 
 
@@ -140,6 +141,56 @@ def test_comprehensions_are_known_by_where_they_are() -> None:
     spans = rewrite(b"x = 1\ny = [f(i)\n     for i in z]\n", "user.py", "user").comprehensions
     assert [span.holds(2, 5) for span in spans] == [True]
     assert [span.holds(1, 4) for span in spans] == [False]
+
+
+OWN = """
+def f(i):
+    return i
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[f(i) for i in range(3)]",
+        "[(f(i), j) for i in range(3) if i for j in range(i) if j or i > 1]",
+        "[[f(i) for i in range(2)] for j in range(2)]",
+        "[f(i) for i in [f(j) for j in range(3)]]",
+        "(lambda n: [f(i) for i in range(n)])(2)",
+        "[f(i) for i in (1, 2)] if (n := 3) else [f(7) for _ in ()]",
+        "[f(a) for (a, *b) in ((1, 2), (3, 4))] + [f(a) for a in (8, 9)]",
+    ],
+)
+def test_comprehensions_that_call_functions_of_the_script_are_loops_that_give_the_same(text: str) -> None:
+    source = f"{OWN}\ndef g():\n    return {text}\n\nout = g(), {text}\n"
+    names: dict[str, Any] = {}
+    exec(source, names)
+    made, _, rewritten = run(source)
+    assert made["out"] == names["out"]
+    assert bool(rewritten.sites) != text.startswith("(lambda")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[len(i) for i in z]",
+        "[i.item() for i in z]",
+        "[(last := f(i)) for i in z]",
+        "[f(i) for i in i]",
+        "[f(locals()) for i in z]",
+        "{i: f(i) for i in z}",
+        "sum(f(i) for i in z)",
+    ],
+)
+def test_other_comprehensions_are_left_as_they_are(text: str) -> None:
+    rewritten = rewrite(f"{OWN}\nclass A:\n    y = [f(i) for i in z]\ny = {text}\n".encode(), "user.py", "user")
+    assert rewritten.sites == ()
+
+
+def test_an_error_in_a_comprehension_is_shown_where_it_is() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(f"{OWN}\nx = [\n    f(1) /\n    i\n    for i in (1, 0)]\n")
+    assert [frame.lineno for frame in traceback.extract_tb(caught.value.__traceback__)][-2:] == [5, 6]
 
 
 def test_the_digest_is_of_the_bytes() -> None:

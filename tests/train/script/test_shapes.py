@@ -68,11 +68,23 @@ def test_a_package_that_is_found_elsewhere_is_user_code_when_it_is_run(
     assert drill.log() == stdout
 
 
+def test_training_in_a_list_comprehension_goes_on_in_it(drill: Drill) -> None:
+    write(drill, bodies.LIST_COMPREHENSION)
+    _, stdout = drill.plain()
+    assert drill.launch(8) == -9
+    assert drill.launch(13) == -9
+    assert drill.resumed()
+    assert drill.launch() == 0, drill.said()
+    assert drill.resumed()
+    assert drill.log() == stdout
+    assert "comprehension" not in drill.said()
+
+
 def test_training_in_a_comprehension_is_told_at_once_and_saved_behind_it(drill: Drill) -> None:
     write(drill, bodies.COMPREHENSION)
     _, stdout = drill.plain()
     assert drill.launch(8) == -9
-    place = line_of(drill, "print([fit(scale) for scale in (1.0, 0.5)])")
+    place = line_of(drill, "print(list({scale: fit(scale) for scale in (1.0, 0.5)}.values()))")
     assert drill.said().count(f"{place} in a comprehension") == 1
     assert drill.launch(20) == -9
     assert not drill.resumed()

@@ -11,6 +11,7 @@ from everstep.model.causes import Cause
 from everstep.model.events import (
     AttemptOverdue,
     CauseSettled,
+    CheckpointAudited,
     CheckpointSaved,
     Event,
     FolderGrew,
@@ -26,7 +27,7 @@ from everstep.model.events import (
 )
 from everstep.model.handshake import EXIT_REFUSED, OUTCOME_OK, REFUSAL
 from everstep.model.ids import LaunchToken
-from everstep.model.job import AttemptState, GangPhase, JobState, Saved
+from everstep.model.job import AttemptState, Audited, GangPhase, JobState, Saved
 
 E = TypeVar("E", bound=Event)
 N = TypeVar("N", int, float)
@@ -109,6 +110,12 @@ def _saved_again(a: AttemptState, e: CheckpointSaved) -> AttemptState:
     if not e.durable or all(s.durable for s in a.saves if s.step == e.step):
         return a
     return replace(a, saves=tuple(replace(s, durable=True) if s.step == e.step else s for s in a.saves))
+
+
+def _audited(a: AttemptState, t: Told[CheckpointAudited], now: float) -> AttemptState:
+    if a.audit is not None and a.audit.verdict in ("differs", "refuses") and t.event.verdict in ("exact", "unknown"):
+        return a  # another save that is well makes this one no better
+    return replace(a, audit=Audited(t.event.save, t.event.verdict, t.event.text))
 
 
 def _base_step(a: AttemptState) -> int:
@@ -241,6 +248,7 @@ GANG_TABLE: dict[tuple[GangPhase, type[Event]], Move[AttemptState, GangPhase]] =
     **rows(_ANY, (RanksStarted,), _started),
     **rows(_ANY, (Restored,), _restored),
     **rows(_ANY, (CheckpointSaved,), _saved),
+    **rows(_ANY, (CheckpointAudited,), _audited),
     **rows(_ANY, (ProgressSeen,), _progress),
     **rows(_ANY, (FolderGrew,), _grew),
     **rows((G.CHECKING, G.RUNNING), (RanksEnded, *_LOSSES), _member_ended, (G.CHECKING, G.RUNNING, G.ENDED)),

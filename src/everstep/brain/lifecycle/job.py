@@ -26,6 +26,7 @@ from everstep.model.events import (
     BudgetSpent,
     CancelRequested,
     CauseSettled,
+    CheckpointAudited,
     CheckpointSaved,
     DeadlineAlarm,
     Decided,
@@ -390,8 +391,8 @@ def _acquiring(s: JobState, now: float) -> JobState:
 
 # Facts that change what machines and attempts are known to be, but never where the job stands.
 _QUIET: tuple[type[Event], ...] = (
-    RanksStarted, Restored, CheckpointSaved, ProgressSeen, FolderGrew, SetupFailed, ShutdownReported, OutputsStored,
-    LaunchSucceeded, InstanceBarred,
+    RanksStarted, Restored, CheckpointSaved, CheckpointAudited, ProgressSeen, FolderGrew, SetupFailed,
+    ShutdownReported, OutputsStored, LaunchSucceeded, InstanceBarred,
 )  # fmt: skip
 # Facts that take a member away, or that can give a machine back or take it out of what can be counted on.
 _LOSSES: tuple[type[Event], ...] = (InstanceEnded, InstanceSilent, InstanceJoined)

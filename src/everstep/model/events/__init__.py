@@ -44,6 +44,7 @@ from everstep.model.events.concluded import (
 )
 from everstep.model.events.event import Event
 from everstep.model.events.told import (
+    CheckpointAudited,
     CheckpointSaved,
     FolderGrew,
     InstanceBarred,
@@ -72,6 +73,7 @@ __all__ = [
     "CancelRequested",
     "Candidate",
     "CauseSettled",
+    "CheckpointAudited",
     "CheckpointSaved",
     "DeadlineAlarm",
     "Decided",

@@ -136,6 +136,23 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointAudited(Event):
+    """A save was restored beside the training, trained on from, and compared with it.
+
+    Attributes:
+        save: which, ``attempt:step``.
+        verdict: ``exact``, ``differs``, ``refuses`` or ``unknown``.
+        text: for people, with the first object that differs.
+    """
+
+    instance: InstanceId
+    attempt: int
+    save: str
+    verdict: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FolderGrew(Event):
     """The checkpoint folder of a script that does not use our library grew."""
 

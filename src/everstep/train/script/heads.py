@@ -26,6 +26,9 @@ from everstep.train.script.rewrite import Rewritten, Site
 from everstep.train.script.steps import Steps
 
 _PATIENCE = 16
+_is_compiling, _thread = torch.compiler.is_compiling, threading.get_ident
+_UNWATCHED = frozenset([range, list, tuple])
+"""What needs no question whether to watch it."""
 _NEVER_DRAW = frozenset([range, list, tuple, dict, set, enumerate, zip])
 """Making an iterator of these draws no random numbers: one note does for before and behind."""
 
@@ -35,23 +38,20 @@ class Loop:
 
     Attributes:
         site: the place in the source.
+        key: the same in every process that runs this source.
         outer: steps happen in loops inside it: the state before each pass is worth noting.
         stepping: steps happen in it: the state before its iterator is worth noting.
         patience: how many more times a loop that never stepped is noted all the same.
     """
 
-    __slots__ = ("outer", "patience", "site", "stepping")
+    __slots__ = ("key", "outer", "patience", "site", "stepping")
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        self.key = (site.module, site.number)
         self.outer = False
         self.stepping = False
         self.patience = _PATIENCE
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """The same in every process that runs this source."""
-        return (self.site.module, self.site.number)
 
 
 class Record:
@@ -182,13 +182,13 @@ class Heads:
 
     def begin_for(self, loop: Loop, frame: FrameType, iterable: Iterable[Any]) -> Iterator[Any]:
         """What the loop draws its items from."""
-        record = self.record(loop, frame)
+        record, kind = self.record(loop, frame), type(iterable)
         record.length = _length(iterable)
         if self.replay is not None:
             return self.replay.enter_for(record, iterable)
         record.start = self._noted_start(loop, frame, iterable)
-        record.iterator = watch(iter(iterable))
-        if record.start is not None and type(iterable) in _NEVER_DRAW:
+        record.iterator = iter(iterable) if kind in _UNWATCHED else watch(iter(iterable))
+        if record.start is not None and kind in _NEVER_DRAW:
             record.noting, record.before, record.before_at = True, record.start, 0
         else:
             self._note_first(record)
@@ -206,7 +206,10 @@ class Heads:
         return True
 
     def _noted_start(self, loop: Loop, frame: FrameType, iterable: Any) -> states.States | None:
-        noted = self._worth_noting(loop)
+        noted = loop.stepping
+        if not noted:
+            loop.patience -= 1
+            noted = loop.patience >= 0
         if self.entering is not None and len(self.stack) == 1:
             if self.steps.count:
                 self.entering = None
@@ -214,22 +217,15 @@ class Heads:
                 self.entering(frame if noted else None)
         return states.capture(iterable) if noted else None
 
-    def _worth_noting(self, loop: Loop) -> bool:
-        if loop.stepping:
-            return True
-        loop.patience -= 1
-        return loop.patience >= 0
-
     def _note_first(self, record: Record) -> None:
         if record.start is not None:
-            record.noting = True
-            self.note(record)
+            record.noting, record.before, record.before_at = True, states.capture(None), record.begun
 
     def passes(self, record: Record) -> Iterator[Any]:
         """Hands out the items of a loop and looks after each pass; the record is active from the first item on."""
-        steps, iterator = self.steps, record.iterator
+        steps = self.steps
         self.stack.append(record)
-        for item in iterator:
+        for item in record.iterator:
             record.begun += 1
             if record.noting:
                 record.item, record.atom = (None, item) if type(item) in SIMPLE else (checksum(item), None)
@@ -263,12 +259,7 @@ class Heads:
             self._passed(record)
         record.noting = record.loop.outer
         if record.noting:
-            self.note(record)
-
-    def note(self, record: Record) -> None:
-        """Note the random states before the next pass."""
-        record.before = states.capture(None)
-        record.before_at = record.begun
+            record.before, record.before_at = states.capture(None), record.begun
 
     def _first_step(self, record: Record) -> None:
         assert record.loop is not None
@@ -294,8 +285,7 @@ class Heads:
     def _ended(self, record: Record) -> Ended:
         assert record.loop is not None
         assert record.frame is not None
-        raised = sys.exc_info()[1]
-        how, value = ("exhausted" if record.exhausted else "left"), None
+        how, value, raised = "exhausted" if record.exhausted else "left", None, sys.exc_info()[1]
         if raised is not None and _in_flight(raised, record):
             how, value = "raised", f"{type(raised).__name__}: {raised}"
         elif self.leaving is not None and self.leaving[0] is record.frame:
@@ -321,19 +311,19 @@ class Marker(Entrances):
 
     def loop(self, number: int, iterable: Iterable[Any]) -> Iterable[Any]:
         """What a ``for`` over ``iterable`` iterates over instead."""
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return iterable
         heads = self._heads
-        if heads.inert or threading.get_ident() != heads.main:
+        if heads.inert or _thread() != heads.main:
             return iterable
         return heads.begin_for(self._loops[number], sys._getframe(1), iterable)
 
     def head(self, number: int) -> bool:
         """Called before the condition of a ``while``. False: the loop is skipped."""
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return True
         heads = self._heads
-        if heads.inert or threading.get_ident() != heads.main:
+        if heads.inert or _thread() != heads.main:
             return True
         loop, frame = self._loops[number], sys._getframe(1)
         record = heads.stack[-1]
@@ -350,7 +340,7 @@ class Marker(Entrances):
 
     def over(self, number: int) -> None:
         """Called when a loop is over, however it ended."""
-        if torch.compiler.is_compiling() or self._heads.inert:
+        if _is_compiling() or self._heads.inert:
             return
         record = self._heads.stack[-1]
         if record.loop is self._loops[number] and record.frame is sys._getframe(1):
@@ -358,7 +348,7 @@ class Marker(Entrances):
 
     def exhausted(self, number: int) -> bool:
         """Whether the ``else`` of a loop runs, which its own end has led to."""
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return True
         heads = self._heads
         record = heads.stack[-1]
@@ -368,13 +358,13 @@ class Marker(Entrances):
 
     def leaving(self, value: Any) -> Any:
         """Passes on what a ``return`` inside a loop returns."""
-        if not torch.compiler.is_compiling() and threading.get_ident() == self._heads.main:
+        if not _is_compiling() and _thread() == self._heads.main:
             self._heads.leaving = (sys._getframe(1), value)
         return value
 
     def returned(self, number: int) -> bool:
         """Asked behind a loop: true if it was skipped and had ended by ``return``."""
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return False
         replay = self._heads.replay
         return replay is not None and replay.returned(self._loops[number])

@@ -8,6 +8,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from everstep.train.script import frames, graph
+from everstep.train.script.comprehensions import HIDDEN
 from everstep.train.script.path import Place
 from everstep.train.script.rewrite import MARKER
 
@@ -25,7 +26,9 @@ def spaces(modules: dict[str, ModuleType], stack: Sequence[FrameType], places: S
     for depth, (frame, place) in enumerate(zip(stack, places, strict=True)):
         if not _is_module(frame):
             key = f"frame {depth} {place.module}.{place.function}"
-            found.append(graph.Space(key, frames.local_values(frame)))
+            values = frames.local_values(frame)
+            own = {name: value for name, value in values.items() if not name.startswith(HIDDEN)}
+            found.append(graph.Space(key, own))
     return found
 
 

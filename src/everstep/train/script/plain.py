@@ -61,6 +61,9 @@ def _copy(value: Any, budget: list[int]) -> Any:
         budget[0] -= len(value)
         if budget[0] < 0:
             raise _TooMuch
+        if SIMPLE.issuperset(map(type, value)):
+            budget[0] -= len(value)
+            return kind(value)
         return kind(_copy(item, budget) for item in value)
     if kind is dict:
         return {_copy(key, budget): _copy(item, budget) for key, item in value.items()}

@@ -9,8 +9,9 @@ true for one that it enters whatever the condition says. Either stands in a ``tr
 Lines and columns stay those of the source, so that tracebacks and debuggers show what the user wrote.
 
 Loops of generator functions do not report; these functions become such that a generator can be made anew where it was
-suspended, see `reentrant`. Left alone: coroutines, comprehensions, and what runs once per sample or inside a compiled
-graph (`LEFT_ALONE`, ``collate`` in the name, functions under a compiling decorator).
+suspended, see `reentrant`. List comprehensions that may train become loops first, see `comprehensions`. Left
+alone: coroutines, other comprehensions, what runs once per sample or inside a compiled graph (`LEFT_ALONE`, ``collate``
+in the name, functions under a compiling decorator).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, TypeVar
 
+from everstep.train.script.comprehensions import unfold
 from everstep.train.script.reentrant import Yield, reentrant
 
 MARKER = "__everstep__"
@@ -103,7 +105,7 @@ def rewrite(source: bytes, filename: str, module: str) -> Rewritten:
     Raises:
         SyntaxError: as the compiler would.
     """
-    tree = ast.parse(source, filename)
+    tree = unfold(ast.parse(source, filename), lambda node: _left_alone(node) or _yields(node))
     spans = tuple(_span(node) for node in ast.walk(tree) if isinstance(node, _COMPREHENSIONS))
     rewriter = _Rewriter(module, os.path.basename(filename))
     rewritten = ast.fix_missing_locations(rewriter.visit(tree))

@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
+from everstep.train.script.output.marks import Marks
+
 
 class _Tee(io.RawIOBase):
     """The bytes of ``sys.stdout``: into the log, and to where standard output goes."""
@@ -67,6 +69,7 @@ class Stdout:
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
+        self._name = folder.name
         self._path = folder / f"stdout-{rank}.log"
         self._tee: _Tee | None = None
         self._text: io.TextIOWrapper | None = None
@@ -78,11 +81,13 @@ class Stdout:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._log = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._terminal = os.dup(1)
+        self._marks = Marks(self._name, self._terminal, os.environ)
         self._tee = _Tee(self._log, self._terminal)
         self._text = _like(sys.stdout, self._tee)
         sys.stdout = sys.__stdout__ = self._text  # type: ignore[misc]
         if saved is None:
             self._cut(0, self._start())
+            self._marks.begin()
             return
         self._tee.muted = True
         null = os.open(os.devnull, os.O_WRONLY)
@@ -93,7 +98,9 @@ class Stdout:
         """How much was written. Flushes."""
         self._flush()
         where = os.fstat(self._terminal)
-        return {"log": os.lseek(self._log, 0, os.SEEK_CUR), "file": _identity(where), "size": where.st_size}
+        count = os.lseek(self._log, 0, os.SEEK_CUR)
+        self._marks.at(count)
+        return {"log": count, "file": _identity(where), "size": where.st_size, "marks": self._marks.known}
 
     def sync(self) -> None:
         """Make the log durable: a machine that is lost takes with it what no disk has."""
@@ -104,7 +111,9 @@ class Stdout:
         """Cut back to ``saved``; what is written from now on is output."""
         assert self._tee is not None
         self._flush()
+        there = os.fstat(self._log).st_size >= saved["log"]
         self._cut(saved["log"], saved)
+        self._marks.on(saved["log"], saved.get("marks", ()) if there else (), self._log)
         os.dup2(self._terminal, 1)
         self._tee.muted = False
 
