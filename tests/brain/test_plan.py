@@ -171,7 +171,7 @@ def test_a_wait_has_a_reason_and_a_next_look() -> None:
 
 def test_a_job_that_no_offer_fits_says_who_was_asked() -> None:
     big = Gang((SlotGroup("worker", MachineRequirement(cpus_min=1000), 1),))
-    assert decide(fresh(gang=big), offers=[offer()]).record.wait == "nothing that box offers fits the task's resources"
+    assert decide(fresh(gang=big), offers=[offer()]).record.wait == "a machine that fits the task: box offers none"
     assert decide(fresh(gang=big), offers=[]).record.wait == "no provider offers anything"
 
 

@@ -94,6 +94,11 @@ def test_a_history_is_learnt_from(folder: Path, capsys: pytest.CaptureFixture[st
     assert run("--policy greedy -o json --history seen") == 0
     learnt = json.loads(capsys.readouterr().out)
     assert "hazards: seen in east-a" in learnt["assumed"]
+    unknown = {"metadata": {"gap_seconds": 600, "zone": "elsewhere"}, "data": [2] * 30}
+    (folder / "seen" / "a.json").write_text(json.dumps(unknown))
+    assert run("--policy greedy -o json --history seen") == 0
+    told = json.loads(capsys.readouterr().out)["assumed"]
+    assert "hazards: the built-in prior (seen tells nothing of east-a)" in told
     # It has never been down in 500 h: the job hardly ever is on-demand.
     assert learnt["estimates"][0]["cost_p90_usd"] < guessed["estimates"][0]["cost_p90_usd"]
 

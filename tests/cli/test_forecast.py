@@ -84,6 +84,23 @@ def test_a_name_that_looks_like_markup_stays_text() -> None:
     assert "<b>" not in page([Curve("<b>", ((0.0, 1.0), (1.0, 0.5)))], "<b>")
 
 
+@pytest.mark.parametrize("end", [0.05, 0.5, 0.65, 0.95])
+def test_the_names_of_the_curves_stand_clear_of_them(end: float) -> None:
+    falling = tuple((float(age), 1.0 - (1.0 - end) * age / 24) for age in range(25))
+    text = page([Curve("one", falling), Curve("two", falling)], "x")
+    drawing = re.search(r"<svg.*</svg>", text, re.DOTALL)
+    assert drawing is not None
+    shapes = list(ET.fromstring(drawing[0]).iter())
+    names = [float(s.get("y", "")) for s in shapes if s.text in ("one", "two")]
+    assert len(names) == 2
+    curves = [s for s in shapes if s.tag.endswith("polyline") and s.get("stroke") != "#dddddd"]
+    # Of the last sixth, where the names stand.
+    points = [tuple(map(float, point.split(","))) for s in curves for point in s.get("points", "").split()]
+    beside = [y for x, y in points if x >= 60 + 780 * 5 / 6]
+    assert beside
+    assert all(abs(y - name) > 15 for y in beside for name in names)
+
+
 def test_plot_writes_png_too(lifetimes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     out = tmp_path / "picture.png"

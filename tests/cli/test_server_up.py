@@ -21,7 +21,7 @@ import pytest
 
 from everstep.client import launcher, remote
 from everstep.client.home import Home, UnsafeFile
-from everstep.client.placing import over_there, placing
+from everstep.client.placing import over_there
 from everstep.client.placing.placing import Wish
 from everstep.client.placing.wheel import build_wheel
 from everstep.client.remote import RemoteServer
@@ -41,12 +41,6 @@ ELSEWHERE = RemoteServer(
     since=1_900_000_000.0,
     usd_per_h=0.5,
 )
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    """That of ``cli``."""
-    return Home(tmp_path / "home")
 
 
 @pytest.fixture
@@ -72,9 +66,7 @@ def free_port() -> str:
 
 @pytest.mark.e2e
 @pytest.mark.expensive(family="clouds end to end")
-def test_up_run_kill_up_down(cli: Cli, home: Home, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = build_wheel()
-    monkeypatch.setattr(placing, "build_wheel", lambda: wheel)  # whoever edits the code meanwhile
+def test_up_run_kill_up_down(cli: Cli, home: Home, machine: Machine, one_wheel: None) -> None:
     home.path.mkdir()
     home.config_file.write_text("lease_s: 500\nhost: 10.9.9.9\nadvertise: http://nobody:1\n")
     up = ("server", "up", "ssh", "box", "--ssh-config", str(machine.config), "--port", free_port(), "--no-unit")
@@ -152,7 +144,7 @@ def test_a_machine_without_a_new_python_is_named_in_one_line(cli: Cli, home: Hom
     (tmp_path / "sshd").mkdir()
     with sshd(tmp_path / "sshd", path=str(tmp_path / "old")) as machine:
         done = cli("server", "up", "ssh", "box", "--ssh-config", str(machine.config))
-    assert (done.code, one_line(done.err)) == (1, "everstep server: box: the machine has no Python from 3.11 on\n")
+    assert (done.code, one_line(done.err)) == (1, "everstep server up: box: the machine has no Python from 3.11 on\n")
     assert not home.remote_file.exists()
     assert not list(machine.folder.iterdir())
 

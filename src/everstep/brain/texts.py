@@ -12,7 +12,8 @@ def nothing_fits(offers: Sequence[Offer]) -> str:
     """Why a job waits for which nothing is offered."""
     # No counts: a text that changes with every look at the market would be a decision each time.
     providers = ", ".join(sorted({o.provider for o in offers}))
-    return f"nothing that {providers} offers fits the task's resources" if providers else "no provider offers anything"
+    # It is read behind "waits for": not as the end of "waits for nothing".
+    return f"a machine that fits the task: {providers} offers none" if providers else "no provider offers anything"
 
 
 def line_of(effect: Effect) -> str:

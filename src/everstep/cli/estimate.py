@@ -266,14 +266,21 @@ def _asked(
     sights = [learnt.get(o.zone) or Sight(up=o.available is None or o.available >= nodes) for o in spot]
     notes = [_priced(pool, nodes) for pool in pools]
     known = [o.zone for o in spot if o.zone in learnt]
-    notes.append(f"hazards: {'seen in ' + ', '.join(known) if known else 'the built-in prior'}"
-                 + ("" if len(known) in (0, len(spot)) else ", the built-in prior elsewhere"))  # fmt: skip
+    notes.append(f"hazards: {_known_from(known, spot, history)}")
     others = sorted({o.machine.name for o in spot} - {task.work.on})
     if task.work.on and others:
         notes.append(f"{', '.join(others)}: taken to be as fast as {task.work.on}, which the hours of work are for")
     if len(spot) > 1:
         notes.append("zones are drawn independently; in fact they go down together now and then")
     return Ask(times_s[0], times_s[1], pools), OwnForecast(sights), notes
+
+
+def _known_from(known: list[str], spot: list[Offer], history: Path | None) -> str:
+    """What the hazards rest on; a history that tells of none of the zones is not passed over without a word."""
+    if not known:
+        zones = ", ".join(dict.fromkeys(o.zone for o in spot))
+        return "the built-in prior" + (f" ({history} tells nothing of {zones})" if history is not None else "")
+    return f"seen in {', '.join(known)}" + ("" if len(known) == len(spot) else ", the built-in prior elsewhere")
 
 
 def _priced(pool: Pool, nodes: int) -> str:

@@ -77,4 +77,6 @@ def _named(words: Sequence[str]) -> str:
     named = [PROGRAM]
     if words and words[0] in COMMANDS:
         named.append(words[0])
+        if COMMANDS[words[0]].is_group and len(words) > 1 and not words[1].startswith("-"):
+            named.append(words[1])
     return " ".join(named)

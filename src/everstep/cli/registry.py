@@ -29,6 +29,11 @@ class Entry:
     help: str
     section: str
 
+    @property
+    def is_group(self) -> bool:
+        """Whether another word follows, as ``ls`` in ``ckpt ls``."""
+        return self.target.endswith(":app")
+
     def load(self) -> Any:
         """The function or group; imports its module."""
         module, _, attribute = self.target.partition(":")

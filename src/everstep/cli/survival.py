@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _POINTS = 480
 _WIDTH, _HEIGHT = 860.0, 460.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 20.0, 40.0, 50.0
+_NAME_HEIGHT = 18.0
 _COLOURS = ("#222222", "#2563eb", "#c2410c", "#15803d", "#7c3aed", "#b91c1c", "#0e7490", "#a16207")
 
 
@@ -77,11 +78,20 @@ def _svg(curves: Sequence[Curve], title: str) -> str:
         drawing.words(at(age_h, 0.0)[0], _HEIGHT - _BOTTOM + 18, f"{age_h:g} h", anchor="middle")
     drawing.words(_WIDTH / 2, _HEIGHT - 10, "age", anchor="middle")
     drawing.words(_LEFT, _TOP - 22, "still there")
+    top = _names_from(curves, until_h)
     for i, one in enumerate(curves):
         colour = _COLOURS[i % len(_COLOURS)]
         drawing.line([at(age_h, share) for age_h, share in one.points], colour=colour, width=2.5 if i == 0 else 1.5)
-        drawing.words(_WIDTH - _RIGHT - 4, _TOP + 14 + 18 * i, one.name, anchor="end", colour=colour)
+        drawing.words(_WIDTH - _RIGHT - 4, top + _NAME_HEIGHT * i, one.name, anchor="end", colour=colour)
     return drawing.text()
+
+
+def _names_from(curves: Sequence[Curve], until_h: float) -> float:
+    """Where the names of the curves begin, at the right: above the curves, or below where those stay high."""
+    # Names take the last third: there a curve that falls is at its highest where the third begins.
+    highest = max(share for one in curves for age_h, share in one.points if age_h >= until_h * 2 / 3)
+    above = _TOP + 14
+    return above if highest < 0.6 else _HEIGHT - _BOTTOM - 10 - _NAME_HEIGHT * (len(curves) - 1)
 
 
 def _png(curves: Sequence[Curve], title: str, out: Path) -> None:
