@@ -53,7 +53,10 @@ def test_a_server_that_does_not_start_is_told_in_one_line(cli: Cli, monkeypatch:
 
     monkeypatch.setattr(launcher, "start_background", start)
     done = cli("server", "start")
-    assert (done.code, done.err) == (1, "everstep server start: the server did not start (exit code 1) port 7 is taken\n")
+    assert (done.code, done.err) == (
+        1,
+        "everstep server start: the server did not start (exit code 1) port 7 is taken\n",
+    )
 
 
 @pytest.mark.parametrize(
