@@ -1,7 +1,8 @@
 """An S3 that believes nobody: moto behind a check of every signature and of the life of every signed URL.
 
-As a program: ``python strict_s3.py KEY SECRET`` prints its port and serves that one key until it is killed. One request
-at a time: moto's own check for "if absent" is not atomic across threads.
+As a program it reads key and secret from its standard input (tests look for secrets on command lines), prints its port
+and serves that one key until it is killed. One request at a time: moto's own check for "if absent" is not atomic across
+threads.
 """
 
 from __future__ import annotations
@@ -58,10 +59,13 @@ class StrictS3:
 @contextmanager
 def serving(key: str = KEY, secret: str = SECRET) -> Iterator[StrictS3]:
     """One in a process of its own."""
-    command = [sys.executable, __file__, key, secret]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         try:
+            print(key, secret, file=process.stdin, flush=True)
             port = process.stdout.readline().strip()
             assert port, "the S3 server did not start"
             yield StrictS3(f"http://127.0.0.1:{port}", key, secret)
@@ -151,7 +155,7 @@ def main() -> None:
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    app = Checked(DomainDispatcherApplication(create_backend_app), *sys.argv[1:])
+    app = Checked(DomainDispatcherApplication(create_backend_app), *sys.stdin.readline().split())
     server = make_server("127.0.0.1", 0, app, threaded=False)
     print(server.server_port, flush=True)
     server.serve_forever()
