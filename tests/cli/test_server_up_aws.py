@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 from collections.abc import Iterator
@@ -185,6 +186,17 @@ def test_it_is_refused_before_anything_is_leased(cli: Cli, home: Home, cloud: Cl
     assert (done.code, "--region" in done.err) == (2, True)
     assert not hosted.folder_of(home).exists()
     assert cloud.fake.left() == []
+
+
+def test_where_nobody_can_be_asked_nothing_is_leased_nor_remembered(
+    cli: Cli, home: Home, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    done = cli("server", "up", "aws", "--allow", "0.0.0.0/0")
+    refusal = "everstep server up aws: asks before it spends, and there is no terminal to ask on; add -y"
+    assert (done.code, done.err.splitlines()[-1]) == (2, refusal)
+    assert cloud.fake.left() == []
+    assert hosted.find(home) is None
 
 
 def test_a_set_up_that_was_cut_off_is_undone_from_here(cli: Cli, home: Home, cloud: Cloud) -> None:

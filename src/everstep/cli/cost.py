@@ -41,7 +41,7 @@ _LINES = (
 
 
 def cost(
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Job id, or the beginning of one.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Job id, the beginning of one, or a name.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the bill of a job line by line, or what each job cost.

@@ -13,7 +13,7 @@ from everstep.cli.postmortem import last_words
 if TYPE_CHECKING:
     from everstep.client.results import JobDetail
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Job id, or the beginning of one.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Job id, the beginning of one, or a name.")]
 """The job that a command is about."""
 
 _TAIL_LINES = 20

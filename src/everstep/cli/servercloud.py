@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everstep.cli import serverup, wording
+from everstep.cli import plans, serverup, wording
 from everstep.client.home import Home, default_home
 from everstep.model.errors import BadInput, Problem
 
@@ -103,7 +104,7 @@ def down(home: Home, *, yes: bool, force: bool, delete: bool) -> None:
         placing.check_no_jobs(home)
     what = f"the machine {found.host.name} in {found.host.zone} is ended"
     disk = "and its disk with the journal is DELETED" if delete else "its disk with the journal stays, and bills"
-    _agreed(f"{what}, {disk}. Go on?", yes)
+    _agreed("everstep server down", f"{what}, {disk}. Go on?", yes)
     hosting = _hosting(found.kind, found.settings, _options(read_config(home.config_file), found.kind))
     try:
         left = leasing.down(home, hosting, even_so=force, delete=delete, say=serverup.say)
@@ -158,7 +159,8 @@ def _up(kind: str, place: dict[str, str], wanted: Wanted, *, extra: tuple[str, s
         found, rates = leasing.prepare(home, hosting, settings, wanted)
         if not found.is_up:
             _announce(found, rates, has_provider=bool(options))
-            _agreed("Lease it?", yes, or_else=None if before is not None else lambda: hosted.forget(home))
+            or_else = None if before is not None else lambda: hosted.forget(home)
+            _agreed(f"everstep server up {kind}", "Lease it?", yes, or_else=or_else)
         made = leasing.up(home, hosting, found, rates, wish=wish, say=serverup.say)
     finally:
         hosting.close()
@@ -192,12 +194,15 @@ def _allowed(wanted: Wanted, before: Hosted | None) -> tuple[str, ...]:
     return hosted.check_networks(wanted.allow)
 
 
-def _agreed(question: str, yes: bool, *, or_else: Any = None) -> None:
-    if yes or typer.confirm(question, default=True, err=True):
-        return
-    if or_else is not None:
-        or_else()
-    raise typer.Exit(1)
+def _agreed(command: str, question: str, yes: bool, *, or_else: Callable[[], None] | None = None) -> None:
+    """Ends the command unless the user agrees; ``or_else`` is done first then, also where nobody can be asked."""
+    try:
+        plans.must_be_able_to_ask(command, yes=yes)
+        plans.ask(question, yes=yes)
+    except BaseException:  # Ctrl-C is a no
+        if or_else is not None:
+            or_else()
+        raise
 
 
 def _options(config: dict[str, Any], kind: str) -> dict[str, Any]:

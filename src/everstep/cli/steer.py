@@ -13,7 +13,7 @@ from everstep.cli.variables import SecretOption, variables
 if TYPE_CHECKING:
     from everstep.client.api import Client
 
-JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job ids, or the beginnings of some.")]
+JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job ids, beginnings of some, or names.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for those who read the events later.")]
 
 
