@@ -12,6 +12,9 @@ import pytest
 from everstep.cli import link
 from everstep.cli.main import execute
 from everstep.client import results as r
+from everstep.client.home import Home
+from everstep.client.placing import placing
+from everstep.client.placing.wheel import build_wheel
 from everstep.model.errors import BadInput, NotFound, Problem
 from everstep.model.task import Task
 
@@ -288,6 +291,19 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         return Done(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """That of ``cli``; not made yet."""
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def one_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is set up gets the package as it is now, whoever edits the code meanwhile."""
+    wheel = build_wheel()
+    monkeypatch.setattr(placing, "build_wheel", lambda: wheel)
 
 
 def lines(text: str) -> Sequence[str]:

@@ -6,6 +6,7 @@ import io
 import json
 import stat
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ import pytest
 
 from everstep.client import remote
 from everstep.client.home import Home
-from everstep.client.placing import hosted, placing
-from everstep.client.placing.wheel import build_wheel
+from everstep.client.placing import hosted
 from everstep.providers.aws.hosting import REPEATS
-from everstep.testing.booting import Machines
 from everstep.testing.ec2 import FakeEc2, Supply, Timing, World
 from tests.cli.conftest import Cli
-from tests.cli.sshd import needs_sshd, python_of_the_image, until
+from tests.cli.leasing import Cloud, leased_from
+from tests.cli.sshd import until
 
 SECRET = "planted/SECRET+of/whoever/types/the/command"
 KEY = "AKIAIOSFODNN7EXAMPLE"
@@ -36,20 +36,21 @@ WORLD = World(
 QUICK = Timing(notice_s=4.0, boot_s=0.3, shut_down_s=5.0, hidden_s=0.2)
 
 
-class Cloud:
+class Ec2(Cloud):
     """A fake account, its machines and a client of the vendor's SDK."""
 
+    logs = ("consoles/*", "machines/*/root/*.log")
+
     def __init__(self, folder: Path) -> None:
-        self.packages = python_of_the_image(folder)
-        self.machines = Machines(folder / "cloud", path=(folder / "bin",))
+        super().__init__(folder)
         self.fake = FakeEc2(WORLD, QUICK, access_keys=frozenset({KEY, ROLE_KEY}), machines=self.machines)
         self.certificate = folder / "identity.pem"
         self.certificate.write_bytes(self.fake.signer.certificate_pem)
 
-    def start(self) -> None:
-        self.fake.start()
+    @cached_property
+    def sdk(self) -> Any:
         keys = {"aws_access_key_id": KEY, "aws_secret_access_key": "any"}
-        self.sdk = boto3.client("ec2", "us-east-1", endpoint_url=self.fake.url, **keys)
+        return boto3.client("ec2", "us-east-1", endpoint_url=self.fake.url, **keys)
 
     def config(self) -> str:
         aws = {
@@ -77,46 +78,27 @@ class Cloud:
         found: list[dict[str, Any]] = self.sdk.describe_security_groups()["SecurityGroups"]
         return [g for g in found if g["GroupName"].startswith("everstep-server-")]
 
-    def console(self) -> str:
-        logs = [*(self.machines.home / "consoles").glob("*"), *self.machines.home.glob("machines/*/root/*.log")]
-        return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-4000:]}" for path in logs)
-
 
 @pytest.fixture
-def cloud(tmp_path: Path, leak_guard: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    needs_sshd()
+def cloud(
+    tmp_path: Path, leak_guard: str, home: Home, one_wheel: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ec2]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    wheel = build_wheel()
-    monkeypatch.setattr(placing, "build_wheel", lambda: wheel)  # whoever edits the code meanwhile
-    made = Cloud(tmp_path / "c")
-    made.start()
-    try:
+    with leased_from(Ec2(tmp_path / "c"), home) as made:
         yield made
-    finally:
-        told = [name for name in made.fake.stop() if name.startswith("process")]
-    assert not told
-    assert made.fake.power is not None
-    assert not [*made.fake.server.crashes, *made.fake.power.crashes]
-
-
-@pytest.fixture
-def home(tmp_path: Path, cloud: Cloud) -> Home:
-    """That of ``cli``."""
-    found = Home(tmp_path / "home")
-    found.path.mkdir()
-    found.config_file.write_text(cloud.config())
-    return found
 
 
 @pytest.mark.e2e
 @pytest.mark.expensive(family="clouds end to end")
-def test_up_run_reboot_lose_up_down_delete(cli: Cli, home: Home, cloud: Cloud, tmp_path: Path) -> None:
+def test_up_run_reboot_lose_up_down_delete(cli: Cli, home: Home, cloud: Ec2, tmp_path: Path) -> None:
     bucket = f"file://{tmp_path / 'bucket'}"
     up = ("server", "up", "aws", "-y", "--allow", "0.0.0.0/0", "--profile", "everstep-server", "--backup", bucket)
     done = cli(*up)
     assert done.code == 0, done.err + cloud.console()
-    assert "$0.0208" in done.err or "/h until everstep server down" in done.err
+    # A t3.small by the fake's price list, 20 GiB at $0.08 a month, the address.
+    usd_per_h = 0.0208 + 20 * 0.08 / 730 + 0.005
+    assert "\n$0.0280/h until everstep server down, $20.43 a month (AWS price list, VPC page)\n" in done.err
     (host,) = cloud.hosts()
     assert (host["InstanceType"], host["Placement"]["AvailabilityZone"]) == ("t3.small", "us-east-1b")
     first = remote.find(home)
@@ -128,7 +110,7 @@ def test_up_run_reboot_lose_up_down_delete(cli: Cli, home: Home, cloud: Cloud, t
 
     shown = json.loads(cli("server", "status", "-o", "json").out)
     assert {line["what"] for line in shown["remote"]["lines"]} == {"machine", "address", "disk"}
-    assert 0.0208 + 0.005 < shown["remote"]["usd_per_h"] < 0.03
+    assert shown["remote"]["usd_per_h"] == pytest.approx(usd_per_h, rel=1e-9)
     assert "so far" in cli("server", "status").out
 
     done = cli("run", "-y", "--", "echo it runs $EVERSTEP_JOB on a leased machine")
@@ -140,14 +122,12 @@ def test_up_run_reboot_lose_up_down_delete(cli: Cli, home: Home, cloud: Cloud, t
     assert not spilled
 
     # A reboot: the boot hook brings it back, same place, same pin.
-    (venv,) = cloud.machines.home.glob("disks/*/server/venv/lib/python*/site-packages")
-    (venv / "there.pth").write_text(f"{cloud.packages}\n")
-    cloud.fake.reboot(first.host)
-    until(lambda: cli("server", "status").code == 0, cloud.console)
+    with cloud.lent_python():
+        cloud.fake.reboot(first.host)
+        until(lambda: cli("server", "status").code == 0, cloud.console)
     assert remote.find(home) == first
 
     # The machine is gone for good; the disk is not.
-    (venv / "there.pth").unlink()
     cloud.fake.lose(first.host)
     until(lambda: not cloud.hosts(), cloud.console)
     assert cli("server", "status").code == 3
@@ -174,7 +154,7 @@ def test_up_run_reboot_lose_up_down_delete(cli: Cli, home: Home, cloud: Cloud, t
     assert disk.startswith("vol-")
 
 
-def test_it_is_refused_before_anything_is_leased(cli: Cli, home: Home, cloud: Cloud) -> None:
+def test_it_is_refused_before_anything_is_leased(cli: Cli, home: Home, cloud: Ec2) -> None:
     done = cli("server", "up", "aws", "-y")
     assert (done.code, "--allow 0.0.0.0/0" in done.err, done.err.count("\n")) == (2, True, 1)
     done = cli("server", "up", "aws", "-y", "--allow", "10.0.0.0/99")
@@ -189,7 +169,7 @@ def test_it_is_refused_before_anything_is_leased(cli: Cli, home: Home, cloud: Cl
 
 
 def test_where_nobody_can_be_asked_nothing_is_leased_nor_remembered(
-    cli: Cli, home: Home, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, home: Home, cloud: Ec2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     done = cli("server", "up", "aws", "--allow", "0.0.0.0/0")
@@ -199,7 +179,7 @@ def test_where_nobody_can_be_asked_nothing_is_leased_nor_remembered(
     assert hosted.find(home) is None
 
 
-def test_a_set_up_that_was_cut_off_is_undone_from_here(cli: Cli, home: Home, cloud: Cloud) -> None:
+def test_a_set_up_that_was_cut_off_is_undone_from_here(cli: Cli, home: Home, cloud: Ec2) -> None:
     """The launch happened, its answer was lost, and so was the patience of who typed it."""
     cloud.fake.fail("RunInstances", "cut", late=True, times=REPEATS)
     done = cli("server", "up", "aws", "-y", "--allow", "0.0.0.0/0")

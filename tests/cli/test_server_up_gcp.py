@@ -15,13 +15,12 @@ pytest.importorskip("googleapiclient", reason="the fake needs google-api-python-
 
 from everstep.client import remote
 from everstep.client.home import Home
-from everstep.client.placing import hosted, placing
-from everstep.client.placing.wheel import build_wheel
-from everstep.testing.booting import Machines
+from everstep.client.placing import hosted
 from everstep.testing.gce import FakeGce, Supply, Timing
 from everstep.testing.gce.market import SMALL_WORLD, Kind
 from tests.cli.conftest import Cli
-from tests.cli.sshd import needs_sshd, python_of_the_image, until
+from tests.cli.leasing import Cloud, leased_from
+from tests.cli.sshd import until
 
 ACCOUNT = "everstep@everstep-test.iam.gserviceaccount.com"
 WORLD = replace(
@@ -45,12 +44,13 @@ QUICK = Timing(
 )
 
 
-class Cloud:
+class Gce(Cloud):
     """A fake project and its machines."""
 
+    logs = ("consoles/*", "disks/*/*.log")
+
     def __init__(self, folder: Path) -> None:
-        self.packages = python_of_the_image(folder)
-        self.machines = Machines(folder / "cloud", path=(folder / "bin",))
+        super().__init__(folder)
         self.fake = FakeGce(
             WORLD, QUICK, tokens=frozenset({"of-whoever-types", "token-of-the-account"}), machines=self.machines
         )
@@ -73,42 +73,20 @@ class Cloud:
         rules = self.fake.cloud.firewall_rules
         return next((rule for name, rule in rules.items() if name.startswith("everstep-server-")), None)
 
-    def console(self) -> str:
-        logs = [*(self.machines.home / "consoles").glob("*"), *self.machines.home.glob("disks/*/*.log")]
-        told = "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-4000:]}" for path in logs)
-        return f"{told}\nrefused: {list(self.fake.server.refused)[-10:]}"
-
 
 @pytest.fixture
-def cloud(tmp_path: Path, leak_guard: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    needs_sshd()
-    wheel = build_wheel()
-    monkeypatch.setattr(placing, "build_wheel", lambda: wheel)  # whoever edits the code meanwhile
-    made = Cloud(tmp_path / "c")
-    made.fake.start()
-    made.key_file.write_text(json.dumps(made.fake.service_account()))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(made.key_file))
-    try:
+def cloud(
+    tmp_path: Path, leak_guard: str, home: Home, one_wheel: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Gce]:
+    with leased_from(Gce(tmp_path / "c"), home) as made:
+        made.key_file.write_text(json.dumps(made.fake.service_account()))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(made.key_file))
         yield made
-    finally:
-        told = [name for name in made.fake.stop() if name.startswith("process")]
-    assert not told
-    assert made.fake.power is not None
-    assert not [*made.fake.server.crashes, *made.fake.power.crashes]
-
-
-@pytest.fixture
-def home(tmp_path: Path, cloud: Cloud) -> Home:
-    """That of ``cli``."""
-    found = Home(tmp_path / "home")
-    found.path.mkdir()
-    found.config_file.write_text(cloud.config())
-    return found
 
 
 @pytest.mark.e2e
 @pytest.mark.expensive(family="clouds end to end")
-def test_up_run_host_error_down_delete(cli: Cli, home: Home, cloud: Cloud) -> None:
+def test_up_run_host_error_down_delete(cli: Cli, home: Home, cloud: Gce) -> None:
     done = cli("server", "up", "gcp", "-y", "--allow", "0.0.0.0/0", "--service-account", ACCOUNT)
     assert done.code == 0, done.err + cloud.console()
     first = remote.find(home)
@@ -130,15 +108,13 @@ def test_up_run_host_error_down_delete(cli: Cli, home: Home, cloud: Cloud) -> No
     assert any(path.endswith("/token") for path in asked), "credentials of its account"
 
     # The host dies: the vendor starts the machine again, and its script the server.
-    (venv,) = cloud.machines.home.glob("disks/*/server/venv/lib/python*/site-packages")
-    (venv / "there.pth").write_text(f"{cloud.packages}\n")
     was = cli("server", "status", "-o", "json")
-    with cloud.fake.server.lock:
-        cloud.fake.cloud.lose(machine)
-    until(lambda: cli("server", "status").code == 3, cloud.console)
-    until(lambda: cli("server", "status").code == 0, cloud.console)
+    with cloud.lent_python():
+        with cloud.fake.server.lock:
+            cloud.fake.cloud.lose(machine)
+        until(lambda: cli("server", "status").code == 3, cloud.console)
+        until(lambda: cli("server", "status").code == 0, cloud.console)
     assert json.loads(was.out)["deployment"] == json.loads(cli("server", "status", "-o", "json").out)["deployment"]
-    (venv / "there.pth").unlink()
 
     done = cli("server", "down", "-y")
     assert done.code == 0, done.err + cloud.console()
@@ -148,7 +124,7 @@ def test_up_run_host_error_down_delete(cli: Cli, home: Home, cloud: Cloud) -> No
     assert not hosted.folder_of(home).exists()
 
 
-def test_a_set_up_that_was_cut_off_is_undone_from_here(cli: Cli, home: Home, cloud: Cloud) -> None:
+def test_a_set_up_that_was_cut_off_is_undone_from_here(cli: Cli, home: Home, cloud: Gce) -> None:
     """The machine is made, then nothing answers any more."""
     cloud.fake.fail("compute.firewalls.insert", "permission", times=1)
     done = cli("server", "up", "gcp", "-y", "--allow", "0.0.0.0/0")
