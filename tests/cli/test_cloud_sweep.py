@@ -21,7 +21,7 @@ from everstep.model.errors import NotFound
 from everstep.providers.aws import tags
 from everstep.providers.aws.user_data import boot_script
 from everstep.testing.ec2 import FakeEc2, Supply, Timing, World
-from tests.providers.aws.conftest import KEY, LOADER
+from tests import vendors
 from tests.providers.aws.test_sweep import FOREIGN, OURS, Raw
 
 WORLD = World(
@@ -33,18 +33,14 @@ PATIENCE_S = 120.0
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "GOOGLE_CLOUD_PROJECT"):
-        monkeypatch.delenv(name, raising=False)
-    given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": "planted-secret-of-the-test"}
-    for name, value in {**given, "AWS_EC2_METADATA_DISABLED": "true", "EVERSTEP_HOME": str(tmp_path / "home")}.items():
-        monkeypatch.setenv(name, value)
+    vendors.hide_real_ones(monkeypatch, tmp_path)
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture
 def fake() -> Iterator[FakeEc2]:
     quick = Timing(boot_s=0.0, shut_down_s=0.2, hidden_s=0.0)
-    with FakeEc2(WORLD, quick, access_keys=frozenset({KEY})) as fake:
+    with FakeEc2(WORLD, quick, access_keys=frozenset({vendors.AWS_KEY})) as fake:
         yield fake
         assert fake.server.crashes == []
 
@@ -66,7 +62,7 @@ def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
     told = subprocess.run(
         program, capture_output=True, text=True, env={**os.environ, **more}, check=False, timeout=PATIENCE_S
     )
-    assert "planted-secret" not in told.stdout + told.stderr
+    assert vendors.AWS_SECRET not in told.stdout + told.stderr
     return told
 
 

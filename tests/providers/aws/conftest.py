@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
-from botocore.loaders import create_loader
 
 from everstep.model.ids import DeploymentId
 from everstep.providers.aws import AwsProvider
 from everstep.providers.aws.tags import DEPLOYMENT
 from everstep.testing.ec2 import FakeEc2, Supply, Timing, World
+from tests.vendors import AWS_KEY, fakes
 
-KEY = "AKIATESTTESTTESTTEST"
 QUICK = Timing(notice_s=2.0, boot_s=0.1, shut_down_s=0.2, hidden_s=0.15)
 WORLD = World(
     supplies={
@@ -37,37 +36,10 @@ class MeteredAws(AwsProvider):
         return self.fake.meter(tag=(DEPLOYMENT, deployment))
 
 
-LOADER = create_loader()
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """boto3's own chain finds these and nothing else."""
-    # Half a second per client goes into reading the model of EC2: once is enough.
-    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret-of-the-test")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def make_fake() -> Iterator[MakeFake]:
-    fakes: list[FakeEc2] = []
-
-    def make(world: World = WORLD, **changes: Any) -> FakeEc2:
-        timing = replace(QUICK, **{k: changes.pop(k) for k in list(changes) if k in Timing.__slots__})
-        fake = FakeEc2(world, timing, access_keys=frozenset({KEY}), **changes)
-        fake.start()
-        fakes.append(fake)
-        return fake
-
-    yield make
-    for fake in fakes:
-        fake.stop()
+    with fakes(partial(FakeEc2, access_keys=frozenset({AWS_KEY})), WORLD, QUICK) as make:
+        yield make
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,6 +17,7 @@ from everstep.providers.gcp import GcpProvider
 from everstep.providers.gcp.naming import DEPLOYMENT
 from everstep.testing.gce import FakeGce, Rate, Supply, Timing, World
 from everstep.testing.gce.market import KINDS
+from tests.vendors import fakes
 
 TOKEN = "planted-secret-of-the-test"
 QUICK = Timing(notice_s=1.0, stop_s=0.2, provision_s=0.05, stage_s=0.05, operation_s=0.05, hidden_s=0.15, repair_s=0.3)
@@ -54,27 +55,10 @@ class MeteredGcp(GcpProvider):
         return self.fake.meter(label=(DEPLOYMENT, deployment))
 
 
-@pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def make_fake() -> Iterator[MakeFake]:
-    fakes: list[FakeGce] = []
-
-    def make(world: World = WORLD, **changes: Any) -> FakeGce:
-        timing = replace(QUICK, **{k: changes.pop(k) for k in list(changes) if k in Timing.__slots__})
-        fake = FakeGce(world, timing, tokens=frozenset({TOKEN}), **changes)
-        fake.start()
-        fakes.append(fake)
-        return fake
-
-    yield make
-    for fake in fakes:
-        fake.stop()
-        assert fake.server.crashes == []
+    with fakes(partial(FakeGce, tokens=frozenset({TOKEN})), WORLD, QUICK) as make:
+        yield make
 
 
 @pytest.fixture

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from botocore.loaders import create_loader
 
 from everstep.testing.ec2 import FakeEc2, Supply, Timing, World
+from tests import vendors
 
 START = 1_900_000_000.0
 WORLD = World(
@@ -37,7 +38,7 @@ class Time:
 
 def client(url: str, *, region: str = "us-east-1", service: str = "ec2") -> Any:
     config = Config(retries={"total_max_attempts": 1, "mode": "standard"}, read_timeout=10)
-    keys = {"aws_access_key_id": "AKIATESTTESTTESTTEST", "aws_secret_access_key": "any"}
+    keys = {"aws_access_key_id": vendors.AWS_KEY, "aws_secret_access_key": "any"}
     return boto3.Session().client(service, region, endpoint_url=url, config=config, **keys)
 
 
@@ -55,15 +56,9 @@ def machine(zone: str = "us-east-1a", kind: str = "g4dn.xlarge", *, spot: bool =
     return {"ImageId": IMAGE, "InstanceType": kind, "MinCount": 1, "MaxCount": 1, **placed, **market, **more}
 
 
-LOADER = create_loader()
-
-
 @pytest.fixture(autouse=True)
-def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    # Half a second per client goes into reading the model of EC2: once is enough.
-    monkeypatch.setattr("botocore.session.create_loader", lambda _: LOADER)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    vendors.hide_real_ones(monkeypatch, tmp_path)
 
 
 @pytest.fixture
@@ -73,19 +68,8 @@ def time() -> Time:
 
 @pytest.fixture
 def make_fake(time: Time) -> Iterator[MakeFake]:
-    fakes: list[FakeEc2] = []
-
-    def make(world: World = WORLD, **changes: Any) -> FakeEc2:
-        timing = replace(Timing(), **{k: changes.pop(k) for k in list(changes) if k in Timing.__slots__})
-        fake = FakeEc2(world, timing, now=time, **changes)
-        fake.start()
-        fakes.append(fake)
-        return fake
-
-    yield make
-    for fake in fakes:
-        fake.stop()
-        assert fake.server.crashes == []
+    with vendors.fakes(partial(FakeEc2, now=time), WORLD, Timing()) as make:
+        yield make
 
 
 @pytest.fixture
