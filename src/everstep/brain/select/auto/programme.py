@@ -165,15 +165,15 @@ class Backward:
         values[ON_DEMAND:] += after[ON_DEMAND:]
         self._shifted(after[:ON_DEMAND], length_s, first, idle)
         idle += self.usd_per_s[IDLE] * np.float32(length_s)
-        start = np.empty_like(steady)
-        self._shifted(after[ON_DEMAND:SPOT], self.problem.changeover_s, 0, start)
-        start += self.usd_per_s[ON_DEMAND] * starting_s
+        starts = np.empty_like(after[ON_DEMAND:])
+        self._shifted(after[ON_DEMAND:], self.problem.changeover_s, 0, starts)
+        starts += self.usd_per_s[ON_DEMAND:] * starting_s
+        start = starts[:ON_DEMAND]
         if chosen is not None:
             np.less(start, idle, out=chosen[:ON_DEMAND], casting="unsafe")
         np.minimum(idle, start, out=idle)
-        start = start[:AGES]
-        self._shifted(after[SPOT:], self.problem.changeover_s, first, start)
-        start += self.usd_per_s[SPOT] * starting_s
+        start = starts[ON_DEMAND:]
+        start[:, : self._shift(self.problem.changeover_s, first).cut] = _NEVER
         up = idle[:AGES]
         if chosen is not None:
             chosen[:AGES][start < up] = 2
@@ -191,12 +191,15 @@ class Backward:
         done = int(np.searchsorted(-need_s, 0.0))
         values[:, max(done, 0) :] = 0.0
 
-    def _shifted(self, values: Table, by_s: float, least: int, out: Table) -> None:
-        """``values`` at slack less ``by_s``; never where that is below column ``least``."""
+    def _shift(self, by_s: float, least: int) -> Shift:
         shift = self._shifts.get((by_s, least))
         if shift is None:
             shift = self._shifts[by_s, least] = self.columns.less(by_s, least)
-        cut, at, above, part = shift
+        return shift
+
+    def _shifted(self, values: Table, by_s: float, least: int, out: Table) -> None:
+        """``values`` at slack less ``by_s``; never where that is below column ``least``."""
+        cut, at, above, part = self._shift(by_s, least)
         out[:, :cut] = _NEVER
         here = values[:, at]
         out[:, cut:] = here if part is None else here + part * (values[:, above] - here)

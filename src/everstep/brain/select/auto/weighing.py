@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 from everstep.brain.forecast.availability import AGES_H
 from everstep.brain.select.auto.beliefs import Prospect, Seen, usable
@@ -103,9 +104,18 @@ class Weighing:
         usd = 0.0 if running else place.move_usd
         if slack_s < self.situation.changeover_s:
             return usd + usd_per_h * need_s / 3600.0
-        usd += self.problem.on_demand_usd_per_h * min(need_s, self.problem.step_s) / 3600.0
-        usd += self.solution.after(self.left_s, ON_DEMAND + self.row, slack_s)
+        usd += self._steady_usd(slack_s) if running else self._started_usd
         return usd + (usd_per_h - self.problem.on_demand_usd_per_h) * need_s / 3600.0
+
+    @cached_property
+    def _started_usd(self) -> float:
+        """The same for all places."""
+        return self._steady_usd(self.slack_s - self.situation.changeover_s)
+
+    def _steady_usd(self, slack_s: float) -> float:
+        """Of the cheapest on-demand, with that slack once its changeover is paid."""
+        usd = self.problem.on_demand_usd_per_h * min(self.left_s - slack_s, self.problem.step_s) / 3600.0
+        return usd + self.solution.after(self.left_s, ON_DEMAND + self.row, slack_s)
 
     def _weigh_spot(self, costs: dict[Action, float]) -> None:
         """Spot wherever it can be had, and waiting for better than that."""
