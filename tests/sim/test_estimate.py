@@ -66,6 +66,11 @@ def test_a_deadline_that_cannot_be_kept_is_missed_and_paid_to_the_end() -> None:
     assert found.cost_usd.p90 == pytest.approx(3.0 * (10 + 240 / H))
 
 
+def test_auto_without_a_deadline_waits_for_spot() -> None:
+    worlds = draws(ASK, OwnForecast([Sight()]), 5, horizon_s(ASK, [None]), seed=1)
+    assert estimate(ASK, worlds, "auto", None).cost_usd == estimate(ASK, worlds, "spot_only", None).cost_usd
+
+
 def test_a_slow_policy_meets_fewer_futures() -> None:
     assert estimate(ASK, [ALWAYS] * 50, "on_demand", None, patience_s=0.0).futures == 20
 

@@ -60,7 +60,16 @@ def test_with_slack_it_waits_for_spot_and_without_it_does_not() -> None:
     assert Auto().steer(situation(place(up=False), slack_h=0.3), None).mode is Mode.ON_DEMAND
 
 
-def test_without_a_deadline_it_never_pays_on_demand() -> None:
+@pytest.mark.parametrize("work_h", [20.0, 2000.0])
+def test_without_a_deadline_no_drought_is_so_long_that_on_demand_is_paid(work_h: float) -> None:
+    endless = replace(situation(place(up=False), work_h=work_h), deadline_s=math.inf)
+    rare = [(-n * 50 * HOUR, n % 10 == 0) for n in range(40, 0, -1)]
+    assert Auto().steer(endless, recalled(endless.places, rare)).mode is Mode.IDLE
+    running = replace(endless, standing=Standing(Mode.ON_DEMAND, "a"))
+    assert Auto().steer(running, recalled(endless.places, rare)).mode is Mode.IDLE
+
+
+def test_without_a_deadline_it_waits_for_spot_and_takes_it() -> None:
     endless = replace(situation(place(up=False)), deadline_s=math.inf)
     course = Auto().steer(endless, None)
     assert course.mode is Mode.IDLE
