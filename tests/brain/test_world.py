@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.brain.economics.ledger import account
+from everstep.brain.guard import changeover_s
 from everstep.brain.lifecycle import orders, transition
 from everstep.brain.plan import plan
 from everstep.model.causes import Cause, NoticeKind
@@ -27,6 +28,7 @@ from everstep.model.events import (
     TerminateIntended,
     UnpauseRequested,
 )
+from everstep.model.gang import ZoneRule
 from everstep.model.job import GangPhase, Goal, InstancePhase, JobPhase, JobState
 from everstep.model.offers import Market
 from everstep.model.task import Recovery
@@ -102,7 +104,10 @@ class Rules:
             assert event.cause is Cause.USER_ERROR
 
     def survivors(self, before: JobState, event: Event) -> None:
-        """A machine that works, or could, is ended only for a reason of its own, or because its place is taken."""
+        """A machine that works, or could, is ended only for a reason of its own, or because its place is taken.
+
+        Or with all of its gang, which must lie together and has waited for the rest of it as long as a move takes.
+        """
         if not isinstance(event, TerminateIntended) or before.goal is not Goal.RUN or before.phase.ended:
             return
         machine = before.by_instance(event.instance)
@@ -111,7 +116,12 @@ class Rules:
             return
         attempt = before.attempt
         assert attempt is not None
-        assert machine.token not in attempt.members, f"a survivor was ended: {event.reason}"
+        if machine.token in attempt.members:
+            assert "the gang goes to" in event.reason, f"a survivor was ended: {event.reason}"
+            assert before.task.gang.groups[machine.slot.group].zones is not ZoneRule.ANY
+            assert attempt.phase is GangPhase.ENDED
+            assert before.waiting_since is not None
+            assert self.world.now >= before.waiting_since + changeover_s(before)
 
 
 def check_always(world: World) -> None:
