@@ -25,6 +25,11 @@ class OfferQuery:
     regions: tuple[str, ...] = ()
     machine_types: tuple[str, ...] = ()
 
+    def wants(self, offer: Offer) -> bool:
+        """Whether the offer is one of them."""
+        here = not self.regions or offer.region in self.regions
+        return here and (not self.machine_types or offer.machine.name in self.machine_types)
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
@@ -104,6 +109,24 @@ class ProviderResource:
     attached_to: InstanceId | None = None
     price_usd_per_h: float = 0.0
     size_gib: float = 0.0
+
+    @classmethod
+    def of_launch(cls, request: LaunchRequest, launched: Launched) -> ProviderResource:
+        """The machine that answers a launch, as the provider's list will show it."""
+        return cls(
+            kind=ResourceKind.INSTANCE,
+            id=launched.instance,
+            deployment=request.deployment,
+            job=request.job,
+            launch_no=request.launch_no,
+            token=request.token,
+            zone=request.offer.zone,
+            machine_type=request.offer.machine.name,
+            market=request.offer.market,
+            alive=True,
+            started_at=launched.started_at,
+            price_usd_per_h=launched.price_usd_per_h,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,23 +89,7 @@ class Listing:
         self._region_of[launched.instance] = region_of(request.offer.zone)
         if launched.instance in self._ended:
             return
-        self._recent[launched.instance] = (
-            self._now(),
-            ProviderResource(
-                kind=ResourceKind.INSTANCE,
-                id=launched.instance,
-                deployment=request.deployment,
-                job=request.job,
-                launch_no=request.launch_no,
-                token=request.token,
-                zone=request.offer.zone,
-                machine_type=request.offer.machine.name,
-                market=request.offer.market,
-                alive=True,
-                started_at=launched.started_at,
-                price_usd_per_h=launched.price_usd_per_h,
-            ),
-        )
+        self._recent[launched.instance] = (self._now(), ProviderResource.of_launch(request, launched))
 
     def is_recent(self, instance: str) -> bool:
         """Whether it was started here a moment ago, so that "there is no such machine" means "not yet"."""

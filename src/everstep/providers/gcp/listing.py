@@ -75,21 +75,7 @@ class Listing:
         self._zone_of[launched.instance] = request.offer.zone
         if launched.instance in self._ended:
             return
-        resource = ProviderResource(
-            kind=ResourceKind.INSTANCE,
-            id=launched.instance,
-            deployment=request.deployment,
-            job=request.job,
-            launch_no=request.launch_no,
-            token=request.token,
-            zone=request.offer.zone,
-            machine_type=request.offer.machine.name,
-            market=request.offer.market,
-            alive=True,
-            started_at=launched.started_at,
-            price_usd_per_h=launched.price_usd_per_h,
-        )
-        self._recent[launched.instance] = (self._now(), resource)
+        self._recent[launched.instance] = (self._now(), ProviderResource.of_launch(request, launched))
 
     def taken_back(self, name: str) -> None:
         """A machine that nobody was told of is being deleted: it is not shown, unless it stays."""

@@ -160,12 +160,7 @@ class GcpProvider:
 
     async def offers(self, query: OfferQuery) -> Sequence[Offer]:
         """See ``Provider.offers``."""
-        return [
-            o
-            for o in await self._market.offers()
-            if (not query.regions or o.region in query.regions)
-            and (not query.machine_types or o.machine.name in query.machine_types)
-        ]
+        return [offer for offer in await self._market.offers() if query.wants(offer)]
 
     async def launch(
         self, requests: Sequence[LaunchRequest], *, all_or_nothing: bool

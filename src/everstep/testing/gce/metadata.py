@@ -12,16 +12,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from everstep.testing.gce.books import Machine
 from everstep.testing.gce.cloud import Cloud
 from everstep.testing.gce.identity import Signer, claims_of
+from everstep.testing.loopback import Asked, Loopback, Reply
 
 Answer = tuple[int, str, dict[str, str]]
 _TOKEN = re.compile(r"/instance/service-accounts/[^/]+/token")
@@ -50,26 +50,21 @@ class Metadata:
         self._signer = signer
         self._change = threading.Condition()
         self._stopping = False
-        self._http = _Http(("127.0.0.1", 0), _handler(self))
-        self._url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), name="metadata", daemon=True)
+        self._http = Loopback("metadata", self._reply)
 
     def url(self, machine: Machine) -> str:
         """Base URL of a machine's own server."""
-        return f"{self._url}/{machine.id}"
+        return f"{self._http.url}/{machine.id}"
 
     def start(self) -> None:
         """Serves in a thread."""
-        self._thread.start()
+        self._http.start()
 
     def stop(self) -> None:
         """Serves no more."""
         self._stopping = True
         self.changed()
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._thread.join()
-        self._http.server_close()
+        self._http.stop()
 
     def changed(self) -> None:
         """Those that wait look at once."""
@@ -78,8 +73,11 @@ class Metadata:
 
     # --- one request -------------------------------------------------------------------------------------------------
 
-    def answer(self, target: str, headers: dict[str, str]) -> Answer:
-        """Status, body and headers for a GET."""
+    def _reply(self, asked: Asked) -> Reply:
+        status, body, headers = self._answer(asked.target, asked.headers)
+        return status, body.encode(), {**headers, "Metadata-Flavor": "Google"}
+
+    def _answer(self, target: str, headers: Mapping[str, str]) -> Answer:
         parts = urlsplit(target)
         _, number, rest = [*parts.path.split("/", 2), "", ""][:3]
         query = {k: v[-1] for k, v in parse_qs(parts.query).items()}
@@ -87,7 +85,7 @@ class Metadata:
         self.asked.append((number, "/" + rest, found[0]))
         return found
 
-    def _waited(self, number: str, path: str, query: dict[str, str], headers: dict[str, str]) -> Answer:
+    def _waited(self, number: str, path: str, query: dict[str, str], headers: Mapping[str, str]) -> Answer:
         found = self._look(number, path, query, headers)
         if found[0] != 200 or query.get("wait_for_change", "").lower() != "true":
             return found
@@ -107,7 +105,7 @@ class Metadata:
                 self.waiting -= 1
         return found
 
-    def _look(self, number: str, path: str, query: dict[str, str], headers: dict[str, str]) -> Answer:
+    def _look(self, number: str, path: str, query: dict[str, str], headers: Mapping[str, str]) -> Answer:
         if headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in headers:
             return 403, "Missing Metadata-Flavor:Google header.", {}
         with self._lock:
@@ -207,32 +205,3 @@ def _camel(value: Any) -> Any:
         re.sub(r"-([a-z])", lambda m: m[1].upper(), k): (v if k == "attributes" else _camel(v))
         for k, v in value.items()
     }
-
-
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Callers that are killed while they wait for an answer are no news."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
-
-
-def _handler(metadata: Metadata) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            status, body, headers = metadata.answer(self.path, {k.lower(): v for k, v in self.headers.items()})
-            data = body.encode()
-            self.send_response(status)
-            said = {**headers, "Metadata-Flavor": "Google", "Content-Length": str(len(data))}
-            for name, value in said.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
-
-    return Handler
