@@ -11,9 +11,9 @@ import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import boto3
 import pytest
@@ -34,11 +34,13 @@ class Cloud(ABC):
 
     Attributes:
         provider: name of its provider.
+        fake: the vendor.
         machines: the hardware.
         environment: what the server's environment says of it, credentials mostly.
     """
 
     provider: ClassVar[str]
+    fake: Any
     machines: Machines
     environment: Mapping[str, str]
 
@@ -55,6 +57,14 @@ class Cloud(ABC):
         """Machines, disks, groups and addresses that are there, as the vendor's SDK sees them."""
 
     @abstractmethod
+    def preempt(self, machine: str, *, notice_s: float | None = None) -> None:
+        """Takes a spot machine back; ``notice_s``: default as usual with the vendor."""
+
+    @abstractmethod
+    def dry(self, zone: str) -> None:
+        """From now on there is nothing to be had in a zone."""
+
+    @abstractmethod
     def meter(self) -> list[dict[str, Any]]:
         """What the fake charges, with the resources called as in the bill."""
 
@@ -62,13 +72,18 @@ class Cloud(ABC):
     def patience_s(self, line: LineView) -> tuple[float, float]:
         """How well the start and the end of a line can be known, seconds."""
 
-    @abstractmethod
     def diagnosis(self) -> list[str]:
         """What the fake knows when a test has failed."""
+        return [*self._crashes(), f"refused: {list(self.fake.server.refused)[-20:]}"]
 
-    @abstractmethod
     def close(self) -> list[str]:
         """Ends it; what was wrong with it, one line each."""
+        strays = [name for name in self.fake.stop() if name.startswith("process")]
+        return [*(f"{name} outlived its machine" for name in strays), *self._crashes()]
+
+    def _crashes(self) -> list[str]:
+        assert self.fake.power is not None
+        return [*self.fake.server.crashes, *self.fake.power.crashes]
 
 
 class CloudRig(Rig):
@@ -183,16 +198,3 @@ class CloudRig(Rig):
             told += cloud.close()
         self.bucket.stop()
         return told
-
-
-R = TypeVar("R", bound=Rig)
-
-
-@contextlib.contextmanager
-def taken_down(rig: R) -> Iterator[R]:
-    """The rig, which is always taken down; what it leaves behind fails the test."""
-    try:
-        yield rig
-    finally:
-        told = rig.close()
-    assert not told, "\n".join(told)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.rig import Rig, installation
+from tests.e2e.rig import R, Rig, taken_down
 
 RIGS = pytest.StashKey[list[Rig]]()
 
@@ -24,17 +25,23 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 @pytest.fixture
-def make_rig(request: pytest.FixtureRequest, tmp_path: Path, leak_guard: str) -> Iterator[Callable[..., Rig]]:
-    """Makes installations; all are taken down at the end, and fail the test if anything outlives them."""
+def take_in(request: pytest.FixtureRequest, leak_guard: str) -> Iterator[Callable[[R], R]]:
+    """Takes installations in: they are taken down at the end, and fail the test if anything outlives them."""
     rigs = request.node.stash.setdefault(RIGS, [])
     with ExitStack() as stack:
 
-        def make(**options: Any) -> Rig:
-            rig = stack.enter_context(installation(tmp_path / f"rig{len(rigs)}", **options))
-            rigs.append(rig)
+        def take(rig: R) -> R:
+            rigs.append(stack.enter_context(taken_down(rig)))
             return rig
 
-        yield make
+        yield take
+
+
+@pytest.fixture
+def make_rig(take_in: Callable[[Rig], Rig], tmp_path: Path) -> Callable[..., Rig]:
+    """Makes installations on the cloud in a box."""
+    numbers = count()
+    return lambda **options: take_in(Rig(tmp_path / f"rig{next(numbers)}", **options))
 
 
 @pytest.fixture

@@ -83,8 +83,10 @@ class Ec2(Cloud):
         found += [{"kind": "group", "id": g["GroupName"], "token": ""} for g in groups]
         return found + [{"kind": "address", "id": a["AllocationId"], "token": ""} for a in addresses]
 
+    def preempt(self, machine: str, *, notice_s: float | None = None) -> None:
+        self.fake.interrupt(machine, notice_s=notice_s)
+
     def dry(self, zone: str) -> None:
-        """From now on there is nothing to be had in a zone."""
         for operation in ("RunInstances", "CreateVolume"):
             self.fake.fail(operation, "stock_out", times=10_000, zone=zone)
 
@@ -102,17 +104,6 @@ class Ec2(Cloud):
         if machine is not None and machine.spot is None and machine.reason_code == "Server.InternalError":
             return 1e-3, AwsProvider.poll_s + 5.0
         return 1e-3, 1e-3 if line.kind == "compute" else self.fake.cloud.timing.shut_down_s + 1.0
-
-    def _crashes(self) -> list[str]:
-        assert self.fake.power is not None
-        return [*self.fake.server.crashes, *self.fake.power.crashes]
-
-    def diagnosis(self) -> list[str]:
-        return [*self._crashes(), f"refused: {list(self.fake.server.refused)[-20:]}"]
-
-    def close(self) -> list[str]:
-        strays = [name for name in self.fake.stop() if name.startswith("process")]
-        return [*(f"{name} outlived its machine" for name in strays), *self._crashes()]
 
 
 class Ec2Rig(CloudRig):

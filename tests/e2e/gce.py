@@ -24,11 +24,12 @@ from tests.e2e.clouds import Cloud, CloudRig
 
 TOKEN = "planted-OAUTH-token-of-the-server-0123456789"
 """What the server gets for the key of its service account. No file and nobody else may ever hold it."""
-KIND = "e2-standard-4"
+KIND = "n2-standard-4"
+"""Of a series that is placed: its gangs have placement policies."""
 WORLD = World(
     supplies={(f"us-central1-{zone}", KIND): Supply() for zone in "abc"},
     kinds=KINDS,
-    rates={("", "E2 core"): Rate(0.022, [(0.0, 0.007)]), ("", "E2 ram"): Rate(0.003, [(0.0, 0.001)])},
+    rates={("", "N2 core"): Rate(0.022, [(0.0, 0.007)]), ("", "N2 ram"): Rate(0.003, [(0.0, 0.001)])},
 )
 QUICK = Timing(notice_s=4.0, stop_s=4.0, provision_s=0.05, stage_s=0.3, operation_s=0.05, hidden_s=0.2, repair_s=0.3)
 
@@ -89,8 +90,10 @@ class Gce(Cloud):
                 found.append({"kind": kind, "id": thing.name, "token": labels.get("everstep-token", "")})
         return found
 
+    def preempt(self, machine: str, *, notice_s: float | None = None) -> None:
+        self.fake.preempt(machine, notice_s=notice_s)
+
     def dry(self, zone: str) -> None:
-        """From now on there is nothing to be had in a zone."""
         for method in ("compute.instances.insert", "compute.disks.insert"):
             self.fake.fail(method, "stock_out", times=10_000, zone=zone)
 
@@ -112,17 +115,6 @@ class Gce(Cloud):
             return 1e-3, timing.notice_s if line.reclaimed else 1e-3
         seen_s = GcpProvider.poll_s + 5.0
         return (timing.provision_s + timing.stage_s + 0.05 if line.instance else 1e-3), seen_s
-
-    def _crashes(self) -> list[str]:
-        assert self.fake.power is not None
-        return [*self.fake.server.crashes, *self.fake.power.crashes]
-
-    def diagnosis(self) -> list[str]:
-        return [*self._crashes(), f"refused: {list(self.fake.server.refused)[-20:]}"]
-
-    def close(self) -> list[str]:
-        strays = [name for name in self.fake.stop() if name.startswith("process")]
-        return [*(f"{name} outlived its machine" for name in strays), *self._crashes()]
 
 
 class GceRig(CloudRig):

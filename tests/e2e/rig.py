@@ -410,10 +410,12 @@ def _command(pid: int) -> str:
     return "?"
 
 
+R = TypeVar("R", bound=Rig)
+
+
 @contextlib.contextmanager
-def installation(folder: Path, **options: Any) -> Iterator[Rig]:
-    """A rig that is always taken down; what it leaves behind fails the test."""
-    rig = Rig(folder, **options)
+def taken_down(rig: R) -> Iterator[R]:
+    """The rig, which is always taken down; what it leaves behind fails the test."""
     try:
         yield rig
     finally:

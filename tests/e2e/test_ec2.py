@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.clouds import taken_down
-from tests.e2e.conftest import RIGS
 from tests.e2e.ec2 import Ec2Rig
+from tests.e2e.losses import five_losses
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("e2e-ec2")]
 
 STEPS = 60
-FIVE_STEPS, SHARE = 300, 50
-"""What an attempt may do at most: enough for several saves, and the next one has as much before it."""
 
 
 @pytest.fixture
-def rig(request: pytest.FixtureRequest, tmp_path: Path, leak_guard: str) -> Iterator[Ec2Rig]:
-    with taken_down(Ec2Rig(tmp_path / "rig")) as made:
-        request.node.stash.setdefault(RIGS, []).append(made)
-        made.start()
-        yield made
+def rig(tmp_path: Path, take_in: Callable[[Ec2Rig], Ec2Rig]) -> Ec2Rig:
+    made = take_in(Ec2Rig(tmp_path / "rig"))
+    made.start()
+    return made
 
 
 @pytest.mark.expensive(family="clouds end to end")
@@ -84,42 +80,5 @@ def test_the_way_from_the_launch_to_the_first_step(rig: Ec2Rig) -> None:
 
 @pytest.mark.expensive(family="gang losses")
 def test_five_preemptions_a_dry_zone_and_a_server_killed_twice(rig: Ec2Rig) -> None:
-    """With and without notice, master and child, a host that hangs; zone a runs dry, so the gang moves."""
-    rig.supervise()
-    job = rig.gang(f"--steps {FIVE_STEPS} --step-s 0.05 --until-attempt 6 --share {SHARE}")
-    zones = []
-
-    def next_attempt(number: int) -> tuple[str, str]:
-        rig.wait_saved(job, number)
-        master, child = rig.members(job)
-        zones.append(rig.ec2.zone(master))
-        return master, child
-
-    _, child = next_attempt(1)
-    rig.fake.interrupt(child)
-    master, _ = next_attempt(2)
-    rig.kill_server()
-    rig.fake.interrupt(master, notice_s=0.0)
-    both = next_attempt(3)
-    rig.ec2.dry(zones[0])
-    for machine in both:
-        rig.fake.lose(machine)
-    master, _ = next_attempt(4)
-    rig.fake.interrupt(master)
-    rig.kill_server()
-    _, child = next_attempt(5)
-    rig.fake.hang(child)
-
-    detail = rig.wait_phase(job, "succeeded")
-    assert rig.restarts == 2
-    causes = [a.cause for a in detail.attempts]
-    assert causes == ["preemption", "preemption", "node_loss", "preemption", "node_loss", "success"]
-    assert detail.user_failures == 0
-    assert set(zones[:3]) == {zones[0]}
-    assert zones[3] != zones[0], "it went on where there was capacity, from the bucket"
-    bases = [str(a.base).split(":")[0] for a in detail.attempts[1:]]
-    assert bases == ["1", "2", "3", "4", "5"], "no attempt began anew"
-    assert rig.digest_file.read_text() == rig.undisturbed(nodes=2, steps=FIVE_STEPS)
-    rig.check_ranks()
-    rig.check_settled()
-    rig.check_tokens()
+    zones = five_losses(rig, rig.ec2)
+    assert len({master for master, _ in zones[:3]}) == 1, "it stays with its disk as long as it can"

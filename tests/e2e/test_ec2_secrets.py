@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from everstep.testing.ec2.identity import document_of
-from tests.e2e.clouds import taken_down
-from tests.e2e.conftest import RIGS
 from tests.e2e.ec2 import SECRET, Ec2Rig
 from tests.e2e.planted import (
     USERS,
@@ -27,11 +25,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("e2e-ec
 
 
 @pytest.fixture
-def rig(request: pytest.FixtureRequest, tmp_path: Path, leak_guard: str) -> Iterator[Ec2Rig]:
-    with taken_down(Ec2Rig(tmp_path / "rig")) as made:
-        request.node.stash.setdefault(RIGS, []).append(made)
-        made.start()
-        yield made
+def rig(tmp_path: Path, take_in: Callable[[Ec2Rig], Ec2Rig]) -> Ec2Rig:
+    made = take_in(Ec2Rig(tmp_path / "rig"))
+    made.start()
+    return made
 
 
 def check_thieves(rig: Ec2Rig, victim: str) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from everstep.agent.identity import proof
 from everstep.testing.gce.books import Machine
-from tests.e2e.clouds import taken_down
-from tests.e2e.conftest import RIGS
 from tests.e2e.gce import TOKEN, GceRig
 from tests.e2e.planted import (
     USERS,
@@ -28,11 +26,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("e2e-gc
 
 
 @pytest.fixture
-def rig(request: pytest.FixtureRequest, tmp_path: Path, leak_guard: str) -> Iterator[GceRig]:
-    with taken_down(GceRig(tmp_path / "rig")) as made:
-        request.node.stash.setdefault(RIGS, []).append(made)
-        made.start()
-        yield made
+def rig(tmp_path: Path, take_in: Callable[[GceRig], GceRig]) -> GceRig:
+    made = take_in(GceRig(tmp_path / "rig"))
+    made.start()
+    return made
 
 
 def check_thieves(rig: GceRig, victim: Machine) -> None:

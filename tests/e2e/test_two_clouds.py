@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.clouds import CloudRig, taken_down
-from tests.e2e.conftest import RIGS
+from tests.e2e.clouds import CloudRig
 from tests.e2e.ec2 import Ec2
 from tests.e2e.gce import WORLD, Gce
 
@@ -36,11 +35,10 @@ class TwoClouds(CloudRig):
 
 
 @pytest.fixture
-def rig(request: pytest.FixtureRequest, tmp_path: Path, leak_guard: str) -> Iterator[TwoClouds]:
-    with taken_down(TwoClouds(tmp_path / "rig")) as made:
-        request.node.stash.setdefault(RIGS, []).append(made)
-        made.start()
-        yield made
+def rig(tmp_path: Path, take_in: Callable[[TwoClouds], TwoClouds]) -> TwoClouds:
+    made = take_in(TwoClouds(tmp_path / "rig"))
+    made.start()
+    return made
 
 
 @pytest.mark.expensive(family="clouds end to end")
