@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from everstep.train import randomness
 from everstep.train.script import generators
 
-START = random.getstate(), np.random.get_state()
+START = random.getstate(), np.random.get_state(), torch.get_rng_state()
 ACTS: dict[str, Callable[[], object]] = {
     "random": random.random,
     "second of a pair of python": lambda: random.gauss(0, 1),
@@ -29,6 +29,10 @@ ACTS: dict[str, Callable[[], object]] = {
     "state of numpy": lambda: np.random.set_state(START[1]),
     "permutation": lambda: np.random.permutation(5),
     "torch": lambda: torch.rand(1),
+    "second of a pair of torch": lambda: torch.randn(1),
+    "in double precision": lambda: torch.randn(1, dtype=torch.float64),
+    "a round of torch": lambda: torch.rand(624),
+    "state of torch": lambda: torch.set_rng_state(START[2]),
     "seed torch": lambda: torch.manual_seed(7),
     "nothing": lambda: None,
 }
@@ -101,8 +105,10 @@ def test_a_state_is_not_got_again_where_nothing_was_drawn() -> None:
     second = generators.states()
     assert first["python"] is second["python"]
     assert first["numpy"] is second["numpy"]
+    assert generators.states() is second
     random.random()
     np.random.rand()
     third = generators.states()
     assert third["python"] is not second["python"]
     assert third["numpy"] is not second["numpy"]
+    assert third["torch"] is second["torch"]

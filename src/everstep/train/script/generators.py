@@ -35,7 +35,7 @@ def states() -> dict[str, Any]:
         return randomness.capture()
     watch, numpy = _watch, sys.modules.get("numpy")
     # Generators may be replaced, and numpy come late.
-    if watch is None or watch.python_get is not random.getstate or watch.numpy is not numpy:
+    if watch is None or watch.python_get is not random.getstate or watch.numpy is not numpy or watch.other_bits():
         watch = _watch = _Watch(numpy)
     seen = b"".join(watch.views)
     # The second of two numbers from Python's `gauss` is in an attribute.
@@ -83,6 +83,9 @@ class _Watch:
         if numpy is not None:
             # `numpy.random` is loaded, and seeded, by being asked for.
             self._parts.append(_numpy(numpy.random))
+        legacy: Any = None if numpy is None else getattr(numpy.random.get_state, "__self__", None)
+        self._legacy = legacy if hasattr(legacy, "_bit_generator") else None
+        self._bits: Any = getattr(legacy, "_bit_generator", None)
         self.views: list[memoryview] = []
         self._places: list[slice] = []
         at = 0
@@ -94,18 +97,23 @@ class _Watch:
         # Never equal to what is seen, as long as one is not watched.
         self._watched = all(part.memory is not None for part in self._parts)
         self.generator: Any = getattr(self.python_get, "__self__", None)
+        self._before = b""
         self.seen: bytes | None = None
         self.second: Any = None
         self.found: dict[str, Any] = {}
 
+    def other_bits(self) -> bool:
+        """Whether numpy draws from something else now, whose memory is not the one that is watched."""
+        return self._legacy is not None and self._legacy._bit_generator is not self._bits
+
     def get(self, seen: bytes, second: Any) -> dict[str, Any]:
         """The states, of which some have changed: the memory is ``seen`` now."""
-        before, found = self.seen or b"", {}
+        before, found = self._before, {}
         for part, place in zip(self._parts, self._places, strict=True):
             same = part.memory is not None and part.name in self.found and seen[place] == before[place]
             same = same and (part.name != "python" or second == self.second)
             found[part.name] = self.found[part.name] if same else part.get()
-        self.found, self.second = found, second
+        self.found, self.second, self._before = found, second, seen
         if self._watched:
             self.seen = seen
         return found
@@ -124,7 +132,7 @@ def _numpy(module: Any) -> _Part:
     bits: Any = getattr(generator, "_bit_generator", None)
     memory = None
     if type(bits).__name__ == "MT19937":
-        # The object has the second of two numbers from `randn`, and the address of what draws: another one shows.
+        # The object has the second of two numbers from `randn`.
         memory = _object(generator), _bytes_at(bits.ctypes.state_address, _MT19937_BYTES)
     return _Part("numpy", lambda: module.get_state(legacy=False), memory, (generator, bits))
 
