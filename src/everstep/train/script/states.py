@@ -34,19 +34,11 @@ class States:
     own: mutables.Saved = field(default_factory=dict)
 
 
-_last = States({}, _NONE)
-"""What `capture` gave last, of the process alone: most of the time nothing was drawn since."""
-
-
 def capture(iterable: Any) -> States:
     """The states now; ``iterable`` is searched for small state of its own. Draws nothing."""
-    global _last
-    process = generators.states()
     if iterable is None or type(iterable) in _PLAIN or not (roots := _roots(iterable)):
-        if process is not _last.process:
-            _last = States(process, _NONE)
-        return _last
-    return States(process, mutables.capture(roots))
+        return States(generators.states(), _NONE)
+    return States(generators.states(), mutables.capture(roots))
 
 
 def restore(states: States, iterable: Any = None) -> None:
