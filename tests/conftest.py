@@ -56,7 +56,7 @@ def pytest_report_header(config: pytest.Config) -> str:
         return "expensive families: all of them (EVERSTEP_TEST_ALL=1)"
     commit = sampling.current_commit(ROOT)
     share = f"about {sampling.DEFAULT_FRACTION:.0%}, at least one of each"
-    return f"expensive families: {share}, chosen by commit {commit[:12]}; EVERSTEP_TEST_ALL=1 runs all"
+    return f"expensive families: {share}, chosen by commit ({commit}); EVERSTEP_TEST_ALL=1 runs all"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -29,12 +29,18 @@ def choose(families: Mapping[str, Iterable[str]], commit: str, fraction: float =
 
 
 def current_commit(root: Path) -> str:
-    """What the sample hangs on: ``EVERSTEP_TEST_COMMIT``, else the commit that is checked out, else a fixed word."""
+    """What the sample hangs on: ``EVERSTEP_TEST_COMMIT``, else what the commit that is checked out says of the code and
+    of the tests (one that changes documents alone runs the same sample), else a fixed word."""
     named = os.environ.get("EVERSTEP_TEST_COMMIT")
     if named:
         return named
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+        asked = ["git", "rev-parse", "HEAD:./src", "HEAD:./tests"]
+        done = subprocess.run(asked, cwd=_top(root), capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return "no-commit"
-    return done.stdout.strip() if done.returncode == 0 else "no-commit"
+    return "-".join(line[:12] for line in done.stdout.split()) if done.returncode == 0 else "no-commit"
+
+
+def _top(folder: Path) -> Path:
+    return next((at for at in (folder, *folder.parents) if (at / "pyproject.toml").exists()), folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -120,3 +121,23 @@ def test_processes_of_other_runs_are_left_alone(leak_guard: str) -> None:
         child.stdout.readline()
         assert guards.processes_of("another run") == []
         child.kill()
+
+
+def test_a_commit_of_documents_alone_runs_the_same_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVERSTEP_TEST_COMMIT", raising=False)
+    for variable in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(variable)
+
+    def commit(name: str, text: str) -> str:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false"]
+        for command in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "one"]):
+            subprocess.run(["git", *command], cwd=tmp_path, check=True)
+        return sampling.current_commit(tmp_path / "tests")
+
+    (tmp_path / "pyproject.toml").touch()
+    assert commit("tests/test_a.py", "") == "no-commit"  # there is no code yet
+    first = commit("src/a.py", "1")
+    assert commit("README.md", "new") == first != "no-commit"
+    assert len({first, commit("src/a.py", "2"), commit("tests/test_a.py", "2")}) == 3
