@@ -170,6 +170,49 @@ def test_a_launch_thought_refused_is_adopted_if_the_machine_lives() -> None:
     watching(main, fold(launching(), [LaunchFailed(LaunchToken("t-1"), "no_capacity", "")]))
 
 
+def test_a_launch_thought_refused_is_billed_also_if_its_machine_ended_before_it_was_seen() -> None:
+    async def main(t: Tower) -> None:
+        t.vendor.rows = [row(alive=False, ended_at=START + 25.0, end=InstanceEnd.PREEMPTED)]
+        for _ in range(2):
+            await t.watch.poll()
+            t.known.job = fold(t.known.job, t.known.told[-1:])
+        assert t.known.told == [
+            LaunchSucceeded(LaunchToken("t-1"), ME, START, 1.25),
+            InstanceEnded(ME, START + 25.0, InstanceEnd.PREEMPTED),
+        ]
+
+    watching(main, fold(launching(), [LaunchFailed(LaunchToken("t-1"), "quota_exceeded", "")]))
+
+
+def test_a_launch_that_was_refused_since_its_machine_never_ran_stays_refused() -> None:
+    async def main(t: Tower) -> None:
+        t.vendor.rows = [row(alive=False, ended_at=START + 3.0, end=InstanceEnd.BOOT_FAILED)]
+        await t.watch.poll()
+        assert t.known.told == []
+
+    watching(main, fold(launching(), [LaunchFailed(LaunchToken("t-1"), "no_capacity", "")]))
+
+
+def test_the_end_of_an_adopted_machine_is_told_also_if_its_provider_has_taken_it_back() -> None:
+    async def main(t: Tower) -> None:
+        ended = row(alive=False, ended_at=START + 5.0, end=InstanceEnd.OWNER)
+        t.vendor.rows = [replace(ended, token=None)]
+        await t.watch.poll()
+        assert t.known.told == [InstanceEnded(ME, START + 5.0, InstanceEnd.OWNER)]
+
+    watching(main, up())
+
+
+def test_another_machine_of_the_same_launch_is_nobodys() -> None:
+    async def main(t: Tower) -> None:
+        t.vendor.rows = [row(), row(2, token="t-1"), row(3, token="t-1", alive=False, ended_at=START + 5.0)]
+        await t.watch.poll()
+        assert t.known.told == []
+        assert [r.id for r in t.watch.unknown] == ["i-2"]
+
+    watching(main, up())
+
+
 def test_a_machine_that_ended_is_told_once_with_the_vendors_end() -> None:
     async def main(t: Tower) -> None:
         t.vendor.rows = [row(alive=False, ended_at=START + 7.0, end=InstanceEnd.PREEMPTED)]

@@ -149,15 +149,16 @@ class Watch:
 
     def _instance(self, r: ProviderResource) -> None:
         state = None if r.job is None else self._known.state(r.job)
-        machine = None if state is None or r.token is None else state.instances.get(LaunchToken(r.token))
+        machine = None if state is None else _machine_of(state, r)
         if state is None or machine is None:
             if r.alive:
                 self.unknown.append(r)
             return
         instance = InstanceId(r.id)
         if machine.phase in (InstancePhase.LAUNCHING, InstancePhase.REFUSED):
-            # A launch whose answer was lost: the machine is ours, with the price the provider says.
-            if r.alive or machine.phase is InstancePhase.LAUNCHING:
+            # A launch whose answer was lost: the machine is ours, with the price the provider says. So is one that has
+            # ended since, unless it never ran: then the refusal was the truth, and costs nothing.
+            if machine.phase is InstancePhase.LAUNCHING or r.end is not InstanceEnd.BOOT_FAILED:
                 price = r.price_usd_per_h or machine.offer.price_usd_per_h
                 event = LaunchSucceeded(machine.token, instance, r.started_at, price)
                 self._pending.tell(state.id, event, instance)
@@ -223,6 +224,19 @@ class Watch:
             machine = state.by_instance(instance)
             if machine is not None:
                 yield state.id, machine
+
+
+def _machine_of(state: JobState, r: ProviderResource) -> InstanceState | None:
+    """The job's machine behind a row of the list: that of its launch; else the one that the journal knows by its id.
+
+    A provider may take back a machine that a sweep has adopted already (its disk cannot be attached), and then it
+    answers no launch any more. Another machine of the same launch is not the job's.
+    """
+    instance = InstanceId(r.id)
+    launched = None if r.token is None else state.instances.get(LaunchToken(r.token))
+    if launched is not None and launched.instance in (None, instance):
+        return launched
+    return state.by_instance(instance)
 
 
 def _end_of(r: ProviderResource, machine: InstanceState) -> InstanceEnd:
