@@ -152,7 +152,7 @@ def test_offers_that_are_sold_out_are_shown_and_dim(
     sold_out = dataclasses.replace(OFFER, zone="box-dry", available=0)
     monkeypatch.setattr(client, "offers", lambda **_: [OFFER, sold_out])
     _, there, dry = cli("offers").out.splitlines()
-    assert [line.split()[-5] for line in (there, dry)] == ["3", "0"]
+    assert [line.split()[-4] for line in (there, dry)] == ["3", "0"]
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdout", terminal)

@@ -15,7 +15,7 @@ NODES = 2
 TRACE_HOUR_S = 10.0
 """One hour of the traces in so many seconds of the clock."""
 _TICK_S = 600.0
-DROUGHT_AT_H, DROUGHT_END_H, _TRACE_H = 12.0, 32.0, 38.0
+DROUGHT_AT_H, DROUGHT_END_H, _TRACE_H = 11.0, 32.0, 38.0
 """From the first launch, in hours of the trace: when all spot capacity of all zones goes, and when it is back."""
 
 DROUGHT_AT_S = DROUGHT_AT_H * TRACE_HOUR_S
