@@ -359,6 +359,7 @@ class _Http(ThreadingHTTPServer):
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # clients keep connections
+        disable_nagle_algorithm = True  # headers and body are two writes: a caller would wait 40 ms for the second
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
