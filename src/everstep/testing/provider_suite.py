@@ -226,8 +226,9 @@ class ProviderSuite:
             await provider.launch(requests, all_or_nothing=True)
         assert await self.alive(provider) == []
         answers = await provider.launch(requests, all_or_nothing=False)
+        # Which of them are served is the provider's affair: it may ask for several at once.
         assert sum(isinstance(a, Launched) for a in answers) == left
-        assert isinstance(answers[-1], NoCapacity)
+        assert sum(isinstance(a, NoCapacity) for a in answers) == 1
         await self.end_all(provider)
 
     # --- ends --------------------------------------------------------------------------------------------------------
