@@ -91,6 +91,8 @@ class InstanceState:
         prepared_from: when its agent was started anew and began to prepare again, None if it never was.
         barred_at: since when somebody with its token could not prove to be it, None once it has joined.
         unreachable: in how many attempts in a row the gang's check named it as one that others cannot reach.
+        failure: what is wrong with it, or was.
+        refusal: what its provider said when the call that launched it failed although a sweep had found it already.
     """
 
     token: LaunchToken
@@ -127,6 +129,7 @@ class InstanceState:
     barred_at: float | None = None
     unreachable: int = 0
     move: int = 0
+    refusal: str = ""
 
     @property
     def alive(self) -> bool:
