@@ -46,7 +46,8 @@ class JobView:
         market: ``spot``, ``on_demand``, ``static``, ``reserved``, ``mixed``; empty while no machine is held.
         price_usd_per_h: what all machines held now cost together, per market hour.
         instances: ``{"alive": n, "ready": n}``.
-        preemptions: machines that were taken from the job. recoveries: attempts that took up the work again after that.
+        preemptions: machines that were taken from the job. recoveries: attempts that took up the work again after
+            the loss of a machine or a rank.
         wait: what the job waits for. why: reason of the goal or the failure. alarm: a promise that cannot be kept.
     """
 
