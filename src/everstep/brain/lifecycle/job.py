@@ -78,6 +78,7 @@ from everstep.model.job import (
     JobState,
     SaveOrder,
 )
+from everstep.model.units import format_money
 
 _TAKEN_BACK = "moving off a machine that will be taken back"
 
@@ -275,7 +276,7 @@ def _pause(s: JobState, e: PauseRequested, now: float) -> JobState:
 def _budget(s: JobState, e: BudgetSpent, now: float) -> JobState:
     if s.goal is not Goal.RUN:
         return s
-    return replace(s, goal=Goal.PAUSE, why=f"the budget is spent (${e.cost_usd:.2f})", waiting_since=None)
+    return replace(s, goal=Goal.PAUSE, why=f"the budget is spent ({format_money(e.cost_usd)})", waiting_since=None)
 
 
 def _unpause(s: JobState, e: UnpauseRequested, now: float) -> JobState:
