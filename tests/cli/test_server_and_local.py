@@ -23,7 +23,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Arguments of every start; no process is made."""
     calls: list[tuple[str, ...]] = []
 
-    def start(home: Home, *, arguments: tuple[str, ...] = ()) -> ServerInfo:
+    def start(home: Home, *, arguments: tuple[str, ...] = (), **_: object) -> ServerInfo:
         calls.append(arguments)
         return INFO
 
@@ -48,7 +48,7 @@ def test_start_says_when_its_options_come_too_late(
 
 
 def test_a_server_that_does_not_start_is_told_in_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(home: Home, *, arguments: tuple[str, ...] = ()) -> ServerInfo:
+    def start(home: Home, *, arguments: tuple[str, ...] = (), **_: object) -> ServerInfo:
         raise ServerFailed("the server did not start (exit code 1)\nport 7 is taken")
 
     monkeypatch.setattr(launcher, "start_background", start)

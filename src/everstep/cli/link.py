@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,4 +23,10 @@ def started() -> Client:
     """As ``connected``, after starting a server in the background if none runs."""
     from everstep.client.api import Client
 
-    return Client.ensure()
+    return Client.ensure(on_slow=tell_slow)
+
+
+def tell_slow(text: str) -> None:
+    """Says to whoever sits at a terminal what a command waits for; pipes and logs get results and errors alone."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)

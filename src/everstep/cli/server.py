@@ -44,6 +44,7 @@ def start(
 
     Example: `everstep server start`
     """
+    from everstep.cli import link
     from everstep.client import launcher
 
     given = {
@@ -64,7 +65,7 @@ def start(
     home = default_home()
     _not_elsewhere(home, "start")
     ran = launcher.is_running(home)
-    info = launcher.start_background(home, arguments=tuple(arguments))
+    info = launcher.start_background(home, arguments=tuple(arguments), on_slow=link.tell_slow)
     late = f"; not used: {' '.join(arguments)} (stop it first: everstep server stop)" if ran and arguments else ""
     print(f"{'already running' if ran else 'running'} at {info.url} (pid {info.pid}){late}")
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets as chance
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -66,13 +66,22 @@ class Client:
         self._wire: Wire | None = None
 
     @classmethod
-    def ensure(cls, home: Home | Path | str | None = None, *, arguments: tuple[str, ...] = ()) -> Client:
-        """A client of the server of ``home``, which is started in the background if none runs here or elsewhere."""
+    def ensure(
+        cls,
+        home: Home | Path | str | None = None,
+        *,
+        arguments: tuple[str, ...] = (),
+        on_slow: Callable[[str], None] = lambda text: None,
+    ) -> Client:
+        """A client of the server of ``home``, which is started in the background if none runs here or elsewhere.
+
+        ``arguments`` and ``on_slow``: see ``launcher.start_background``.
+        """
         from everstep.client import launcher
 
         client = cls(home=home)
         if remote.find(client.home) is None:
-            launcher.start_background(client.home, arguments=arguments)
+            launcher.start_background(client.home, arguments=arguments, on_slow=on_slow)
         return client
 
     def __enter__(self) -> Client:
