@@ -138,12 +138,15 @@ class Client:
 
     # --- Submitting ---------------------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, *, secrets: Mapping[str, str] | None = None, project: str | None = None) -> str:
+    def submit(
+        self, task: Task | LoadedTask, *, secrets: Mapping[str, str] | None = None, project: str | None = None
+    ) -> str:
         """Hands a task in.
 
         Args:
-            task: what to run. Folders it names must have been uploaded.
-            secrets: a value for each of ``task.secret_names``.
+            task: what ``load_task`` read, whose workdir and mounts are brought along; or a task made in Python, and
+                folders that it names must have been uploaded.
+            secrets: a value for each of the task's secrets; they win over the file's.
             project: whose it is; None = the default one.
 
         A lost answer is asked for once more, with the key that tells the server that it is the same submission.
@@ -151,6 +154,11 @@ class Client:
         Returns:
             The id of the job.
         """
+        if not isinstance(task, Task):
+            from everstep.client.bringing import bring
+
+            loaded = bring(self, task)
+            task, secrets = loaded.task, {**loaded.secrets, **(secrets or {})}
         value: dict[str, Any] = {"task": to_dict(task), "secrets": dict(secrets or {})}
         if project is not None:
             value["project"] = project
@@ -165,8 +173,9 @@ class Client:
         except NoServer as error:
             raise NoServer(f"{error}; it may have taken the job in: see everstep jobs before you try again") from None
 
-    def plan(self, task: Task) -> r.PlanView:
-        """What submitting ``task`` would do now; does nothing."""
+    def plan(self, task: Task | LoadedTask) -> r.PlanView:
+        """What submitting ``task`` would do now; does nothing, and brings nothing along."""
+        task = task if isinstance(task, Task) else task.task
         return from_dict(r.PlanView, self.wire.ask("POST", "/api/v1/plan", value={"task": to_dict(task)}))
 
     def upload(self, archive: Path | str) -> str:
@@ -413,12 +422,10 @@ def run(
         The job as it ended; ``exit_code`` tells how. Interrupting the call leaves the job running.
     """
     with Client.ensure(home) as client:
-        if not isinstance(task, Task):
-            from everstep.client.bringing import bring
-            from everstep.client.taskfile import LoadedTask, load_task
+        if isinstance(task, Path | str):
+            from everstep.client.taskfile import load_task
 
-            loaded = bring(client, task if isinstance(task, LoadedTask) else load_task(task, secrets=secrets))
-            task, secrets = loaded.task, {**loaded.secrets, **(secrets or {})}
+            task = load_task(task, secrets=secrets)
         job = client.submit(task, secrets=secrets, project=project)
         if echo:
             for part in client.logs(job, follow=True):
