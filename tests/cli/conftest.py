@@ -263,6 +263,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     fake = FakeClient()
     monkeypatch.setattr(link, "connected", lambda: fake)
     monkeypatch.setattr(link, "started", lambda: fake)
+    monkeypatch.setattr(link, "plan", lambda task: fake.plan(task))
     return fake
 
 

@@ -113,7 +113,7 @@ def test_run_gives_up_on_a_server_that_does_not_answer(
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    defaults = launcher.start_background.__kwdefaults__
+    defaults = launcher.start_background.__kwdefaults__ or {}
     monkeypatch.setattr(launcher.start_background, "__kwdefaults__", {**defaults, "timeout_s": 0.05})
     announced(home, f"http://127.0.0.1:{closed_port()}", pid=77)
     done = cli("run", "-y", "--", "true")

@@ -311,7 +311,7 @@ def test_only_what_was_behind_tls_is_listened_on_again_unasked(
 ) -> None:
     home = Home(tmp_path)
     installation.keep_address(home, last)
-    options = daemon._as_last_time(parse(["--home", str(tmp_path), *said.split()]))
+    options = daemon.as_last_time(parse(["--home", str(tmp_path), *said.split()]))
     assert (options.host, options.own_tls, options.advertise) == found
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from everstep.client.api import Client
+    from everstep.client.results import PlanView
+    from everstep.model.task import Task
 
 
 def connected() -> Client:
@@ -24,6 +26,20 @@ def started() -> Client:
     from everstep.client.api import Client
 
     return Client.ensure(on_slow=tell_slow)
+
+
+def plan(task: Task) -> PlanView:
+    """What would be done with a task now; where no server runs, none is started for it."""
+    from everstep.client import launcher, remote
+    from everstep.client.home import default_home
+
+    home = default_home()
+    if remote.find(home) is not None or launcher.is_running(home):
+        with started() as client:
+            return client.plan(task)
+    from everstep.server.alone import plan_alone
+
+    return plan_alone(home, task)
 
 
 def tell_slow(text: str) -> None:

@@ -66,7 +66,8 @@ def run(
 ) -> None:
     """Show the plan of a task, start it and follow it. Ctrl-C leaves it running.
 
-    The exit code is the job's. A server is started in the background if none runs; jobs outlive this command.
+    The exit code is the job's. A server is started in the background if none runs, but not by --dry-run; jobs outlive
+    this command.
 
     Examples: `everstep run task.yaml`, `everstep run --gpus A100 --bring-home model.pt -- python train.py --lr 3e-4`
     """
@@ -82,12 +83,13 @@ def run(
     }
     loaded = _load(task or [], context.obj.command, flags, env or [], secret or [])
     plans.must_be_able_to_ask(_COMMAND, yes=yes or dry_run)
+    if dry_run:
+        plan = link.plan(loaded.task)
+        document(plan, output) if output is not Output.TABLE else plans.show(loaded.task, plan, **_around(loaded))
+        return
     with link.started() as client:
-        ready = loaded if dry_run else _bring(client, loaded)
+        ready = _bring(client, loaded)
         plan = client.plan(ready.task)
-        if dry_run:
-            document(plan, output) if output is not Output.TABLE else plans.show(ready.task, plan, **_around(ready))
-            return
         # On stdout is the job's output, or its id alone.
         plans.show_on_stderr(ready.task, plan, **_around(ready))
         plans.ask("Start it?", yes=yes)
