@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,6 +66,17 @@ def test_keeps_the_newest_and_its_base(place: Path) -> None:
     go(9, keep=2)
     assert there(place) == "1:4 2:8 2:9"
     assert not (place / "saves" / "000001" / "000000003").exists()
+
+
+def test_the_boundary_where_a_save_ends_begins_no_other(place: Path) -> None:
+    # The first one comes at once, the second one a long time later: by the local rule, of what the first one cost.
+    counter = Counter(1)
+    run = train.attach(counter=counter, keep=1000)
+    for _ in run.steps(list(range(50)), total=50):
+        time.sleep(0.01)
+    saved = [fact["step"] for fact in facts(place, handshake.FACT_SAVED)]
+    assert len(saved) == 2
+    assert saved[-1] == 50
 
 
 @pytest.mark.parametrize("damage", ["torn manifest", "empty manifest", "cut shard", "changed shard", "no shard"])
