@@ -66,8 +66,7 @@ def run(
 ) -> None:
     """Show the plan of a task, start it and follow it. Ctrl-C leaves it running.
 
-    The exit code is the job's. A server is started in the background if none runs, but not by --dry-run; jobs outlive
-    this command.
+    The exit code is the job's, which outlives this command. If no server runs, one is started; not by --dry-run.
 
     Examples: `everstep run task.yaml`, `everstep run --gpus A100 --bring-home model.pt -- python train.py --lr 3e-4`
     """
