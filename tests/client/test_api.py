@@ -96,9 +96,7 @@ async def test_every_verb_speaks_to_the_server(rig: Rig, tmp_path: Path) -> None
     assert rig.context.secrets.get(JobId("j-00000000")) == {"A": "2"}
 
 
-async def test_what_was_read_from_a_file_is_handed_in_with_its_folder_and_its_secrets(
-    rig: Rig, tmp_path: Path
-) -> None:
+async def test_what_was_read_from_a_file_is_handed_in_with_its_folder_and_its_secrets(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print(1)\n")
     text = "workdir: code\nrun: python train.py\nsecrets: {KEY: of-the-file, OTHER: stays-as-is}\n"

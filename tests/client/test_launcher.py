@@ -170,14 +170,26 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
             launcher.start_background(Home(path))
 
 
-def test_a_server_that_ends_at_once_says_its_last_words(home: Home) -> None:
+def test_a_server_that_was_told_something_wrong_says_what(cli: Cli, home: Home) -> None:  # noqa: F811
+    nowhere = home.path / "nowhere.yaml"
+    done = cli("server", "start", "--cloud", str(nowhere))
+    assert done.code == 2
+    assert one_line(done) == (
+        f"the server did not start: --cloud: there is no file {nowhere}; its log is {home.log_file}\n"
+    )
     home.config_file.write_text("port: seven\n")
+    done = cli("run", "-y", "--", "true")
+    assert done.code == 2
+    fault = f"{home.config_file}: port: expected a whole number"
+    assert one_line(done) == f"the server did not start: {fault}; its log is {home.log_file}\n"
+
+
+def test_a_server_that_ends_at_once_says_its_last_words(home: Home) -> None:
+    home.journal_file.mkdir()
     with pytest.raises(ServerFailed) as caught:
         launcher.start_background(home)
-    assert str(caught.value) == (
-        f"the server did not start (exit code 2): {home.config_file}: port: expected a whole number; "
-        f"its log is {home.log_file}"
-    )
+    assert str(caught.value).startswith("the server did not start (exit code 1): "), str(caught.value)
+    assert str(caught.value).endswith(f"; its log is {home.log_file}")
 
 
 @pytest.mark.usefixtures("no_server_is_started", "locked")

@@ -17,13 +17,15 @@ from dataclasses import dataclass
 
 from everstep.client.api import Client
 from everstep.client.home import HOME_VARIABLE, Home, NoServer, ServerInfo
-from everstep.model.errors import EverstepError
+from everstep.model.errors import BadInput, EverstepError, Problem
 
 START_TIMEOUT_S = 120.0
 """A cold start on a machine that others keep busy takes far longer than the second that it mostly takes."""
 SLOW_S = 5.0
 """Who waits longer than this is told what for."""
 STOP_TIMEOUT_S = 30.0
+_TOLD_WRONG = 2
+"""What a server exits with whose options or configuration are wrong (``everstep.server.daemon.main``)."""
 _started: list[subprocess.Popen[bytes]] = []
 """Servers started by this process.
 
@@ -89,6 +91,7 @@ def start_background(
         on_slow: called once, with a line for people, when it takes longer than ``SLOW_S``.
 
     Raises:
+        BadInput: its options or its configuration are wrong; with its last words.
         ServerFailed: it ended, or is not healthy in time, or the folder cannot be used; with its last words.
         UnsafeFile: others can read the token.
     """
@@ -109,8 +112,7 @@ def start_background(
             _started.append(process)
         if process is not None and process.poll() is not None and not is_running(home):
             # Two callers may start one each: the loser leaves at once, and the winner holds the lock.
-            text = f"the server did not start (exit code {process.returncode})"
-            raise ServerFailed(f"{text}{_last_words(home, mark)}; its log is {home.log_file}")
+            raise _not_started(process.returncode, _last_words(home, mark), home)
         waited_s = time.monotonic() - began
         if waited_s > SLOW_S and not is_told:
             is_told = True
@@ -149,6 +151,13 @@ def stop(home: Home, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         if info is not None and process.pid == info.pid:
             process.wait()  # it let go of the lock with its last breath
     return True
+
+
+def _not_started(code: int, last_words: str, home: Home) -> EverstepError:
+    log = f"its log is {home.log_file}"
+    if code == _TOLD_WRONG:
+        return BadInput(Problem("", "", f"the server did not start{last_words}", log))
+    return ServerFailed(f"the server did not start (exit code {code}){last_words}; {log}")
 
 
 def _spawn(home: Home, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
