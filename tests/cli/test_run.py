@@ -49,7 +49,7 @@ def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path)
     assert "$0.80/h in all" in done.err
     for warning in ("warning: be careful", "warning: task.yaml:4: resources.image_id"):
         assert warning in done.err
-    assert "uploading" in done.err
+    assert f"uploading {folder / 'code'}: 1 file, " in done.err
     assert "follow it with: everstep logs -f j-aaaa1111" in done.err
     [(archive,)] = client.called("upload")
     assert submitted(client).workdir_digest == archive.removesuffix(".tar.gz") != ""
@@ -119,6 +119,18 @@ def test_the_plan_counts_machines_of_one_offer(cli: Cli, client: FakeClient, mon
 def test_a_dry_run_uploads_and_submits_nothing(cli: Cli, client: FakeClient, folder: Path) -> None:
     assert cli("run", "task.yaml", "--dry-run").code == 0
     assert {call[0] for call in client.calls} == {"plan"}
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ("-y", "-d")])
+def test_a_folder_that_is_too_large_is_refused_by_a_dry_run_too(
+    cli: Cli, client: FakeClient, folder: Path, words: tuple[str, ...]
+) -> None:
+    with (folder / "code" / "weights.bin").open("wb") as file:
+        file.truncate(3 << 30)  # a hole: it takes no room
+    done = cli("run", "task.yaml", *words)
+    assert done.code == 2
+    assert "code: workdir: has 3.0 GiB, at most 100.0 MiB; the largest files are weights.bin (3.0 GiB)" in done.err
+    assert client.calls == []
 
 
 def test_flags_win_over_the_file(cli: Cli, client: FakeClient, folder: Path) -> None:

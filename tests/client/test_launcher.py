@@ -265,7 +265,7 @@ def test_a_full_disk_here_is_said_with_what_helps(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("everstep.client.bringing.pack_workdir", full)
+    monkeypatch.setattr("everstep.client.bringing.list_workdir", full)
     monkeypatch.setattr("everstep.cli.link.started", lambda: Client("http://127.0.0.1:9", "t"))
     done = cli("run", "-y", "--workdir", str(tmp_path), "--", "true")
     assert done.code == 1

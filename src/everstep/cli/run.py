@@ -18,7 +18,6 @@ from everstep.cli.output import Output, OutputOption, document
 from everstep.cli.variables import EnvOption, SecretOption, variables
 
 if TYPE_CHECKING:
-    from everstep.client.api import Client
     from everstep.client.taskfile import LoadedTask, Override
 
 _COMMAND = "everstep run"
@@ -80,14 +79,17 @@ def run(
         "--bring-home": bring_home,
         "--keep-on-failure": keep_on_failure,
     }
+    from everstep.client.bringing import bring, look
+
     loaded = _load(task or [], context.obj.command, flags, env or [], secret or [])
     plans.must_be_able_to_ask(_COMMAND, yes=yes or dry_run)
     if dry_run:
+        look(loaded, _say)
         plan = link.plan(loaded.task)
         document(plan, output) if output is not Output.TABLE else plans.show(loaded.task, plan, **_around(loaded))
         return
     with link.started() as client:
-        ready = _bring(client, loaded)
+        ready = bring(client, loaded, _say)
         plan = client.plan(ready.task)
         # On stdout is the job's output, or its id alone.
         plans.show_on_stderr(ready.task, plan, **_around(ready))
@@ -106,12 +108,6 @@ def _around(loaded: LoadedTask) -> _Around:
     from everstep.client.resuming import resumed_by
 
     return {"warnings": loaded.warnings, "resumed": resumed_by(loaded.task, loaded.workdir)}
-
-
-def _bring(client: Client, loaded: LoadedTask) -> LoadedTask:
-    from everstep.client.bringing import bring
-
-    return bring(client, loaded, _say)
 
 
 def _follow(job: str) -> int:

@@ -233,7 +233,7 @@ def test_local_paths(tmp_path: Path) -> None:
     assert [m.target for m in loaded.task.mounts] == ["/data", "~/conf", "/data/.", "."]
     out = tmp_path / "out"
     out.mkdir()
-    digests = {m.target: m.pack(into=out).digest for m in loaded.mounts}
+    digests = {m.target: m.contents().pack(into=out).digest for m in loaded.mounts}
     task = loaded.uploaded(workdir_digest="w", mount_digests=digests)
     assert task.workdir_digest == "w"
     assert {m.target: m.digest for m in task.mounts} == digests
