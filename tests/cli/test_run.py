@@ -130,6 +130,17 @@ def test_a_folder_that_is_too_large_is_refused_by_a_dry_run_too(
     done = cli("run", "task.yaml", *words)
     assert done.code == 2
     assert "code: workdir: has 3.0 GiB, at most 100.0 MiB; the largest files are weights.bin (3.0 GiB)" in done.err
+    assert client.called("upload") == client.called("submit") == []
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ("-y", "-d")])
+def test_a_task_that_nothing_on_sale_fits_is_refused(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    text = "nothing on sale has H100:8; the nearest is m1 (V100:1, 8 CPUs, 61 GiB); on sale from local: m1 (V100:1)"
+    monkeypatch.setattr(client, "plan", lambda task: replace(PLAN, offers=(), choice={}, wait="w", unsold=text))
+    done = cli("run", "task.yaml", *words)
+    assert (done.code, done.err) == (2, f"task.yaml: resources: {text}\n")
     assert client.calls == []
 
 

@@ -16,8 +16,10 @@ import typer
 from everstep.cli import failures, link, plans
 from everstep.cli.output import Output, OutputOption, document
 from everstep.cli.variables import EnvOption, SecretOption, variables
+from everstep.model.errors import BadInput, Problem
 
 if TYPE_CHECKING:
+    from everstep.client.results import PlanView
     from everstep.client.taskfile import LoadedTask, Override
 
 _COMMAND = "everstep run"
@@ -85,12 +87,12 @@ def run(
     plans.must_be_able_to_ask(_COMMAND, yes=yes or dry_run)
     if dry_run:
         look(loaded, _say)
-        plan = link.plan(loaded.task)
+        plan = _sold(loaded, link.plan(loaded.task))
         document(plan, output) if output is not Output.TABLE else plans.show(loaded.task, plan, **_around(loaded))
         return
     with link.started() as client:
+        plan = _sold(loaded, client.plan(loaded.task))
         ready = bring(client, loaded, _say)
-        plan = client.plan(ready.task)
         # On stdout is the job's output, or its id alone.
         plans.show_on_stderr(ready.task, plan, **_around(ready))
         plans.ask("Start it?", yes=yes)
@@ -102,6 +104,13 @@ def run(
         return
     _say(f"started {job}; Ctrl-C leaves it running")
     raise typer.Exit(_follow(job))
+
+
+def _sold(loaded: LoadedTask, plan: PlanView) -> PlanView:
+    """The plan; a task that nothing on sale fits would wait for ever, and is refused."""
+    if plan.unsold:
+        raise BadInput(Problem(loaded.source, "resources", plan.unsold))
+    return plan
 
 
 def _around(loaded: LoadedTask) -> _Around:

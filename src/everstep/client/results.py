@@ -362,6 +362,7 @@ class PlanView:
         choice: provider, zone, machine type and market of the first of them.
         hourly_usd: what they cost together.
         wait: what would be waited for when there are none.
+        unsold: why no wait can help, in one line: nothing on sale fits the task. Empty: it may come.
         candidates: what was weighed.
     """
 
@@ -369,6 +370,7 @@ class PlanView:
     choice: dict[str, Any] = field(default_factory=dict)
     hourly_usd: float = 0.0
     wait: str = ""
+    unsold: str = ""
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     candidates: tuple[CandidateView, ...] = ()
