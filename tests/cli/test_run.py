@@ -68,7 +68,7 @@ def test_the_plan_says_who_will_save_and_resume(cli: Cli, client: FakeClient, fo
         ("torchrun --nproc-per-node 2 sub/other.py", "sub/other.py"),
         ("python -m sub.other", "sub/other.py"),
         ("python -m sub", "sub/__main__.py"),
-        ("python missing.py", ""),
+        ("bash missing.sh", ""),
         ("sleep 5", ""),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_command_that_names_a_file_here_brings_this_folder(
     here = folder / "code"
     monkeypatch.chdir(here)
     (here / "sub").mkdir()
-    for name in ("other.py", "__main__.py"):
+    for name in ("train.py", "other.py", "__main__.py"):
         (here / "sub" / name).write_text("print(2)\n")
     for words in (command.split(), [command]):
         client.calls.clear()
@@ -91,6 +91,33 @@ def test_a_command_that_names_a_file_here_brings_this_folder(
     assert cli("run", "-y", "-d", "--workdir", "sub", "--", *command.split()).code == 0
     [(archive,)] = client.called("upload")
     assert submitted(client).workdir_digest == archive.removesuffix(".tar.gz")
+
+
+@pytest.mark.parametrize(
+    "command", ["python trian.py --lr 1", "python3.11 -u trian.py", "/usr/bin/python trian.py && echo done"]
+)
+def test_a_script_that_is_nowhere_is_missed_before_anything_is_leased(
+    cli: Cli, client: FakeClient, folder: Path, command: str
+) -> None:
+    (folder / "train.py").write_text("print(1)\n")
+    text = f"everstep run: there is no file trian.py in {folder}; did you mean 'train.py'?\n"
+    for words in (command.split(), [command]):
+        done = cli("run", "-y", "-d", "--", *words)
+        assert (done.code, done.err) == (2, text)
+    done = cli("run", "-y", "-d", "--workdir", "code", "--", "python", "sub/gone.py")
+    where = f"there is no file sub/gone.py in {folder / 'code'}; go to its folder, or give that with --workdir\n"
+    assert (done.code, done.err) == (2, f"everstep run: {where}")
+    assert client.calls == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["python -c gone.py", "python -m gone", "python $SCRIPT.py", "python /opt/gone.py", "cd sub && python gone.py"],
+)
+def test_a_script_that_may_be_on_the_machines_is_not_missed(
+    cli: Cli, client: FakeClient, folder: Path, command: str
+) -> None:
+    assert cli("run", "-y", "-d", "--", command).code == 0
 
 
 def test_what_to_bring_home(cli: Cli, client: FakeClient, folder: Path) -> None:
@@ -155,12 +182,14 @@ def test_flags_win_over_the_file(cli: Cli, client: FakeClient, folder: Path) -> 
 
 
 def test_a_command_is_run_once_per_node_as_typed(cli: Cli, client: FakeClient, folder: Path) -> None:
+    (folder / "my train.py").write_text("print(1)\n")
     assert cli("run", "-y", "-d", "--", "python", "my train.py", "--name", "x").code == 0
     task = submitted(client)
     assert (task.run, task.argv, task.name) == ("python 'my train.py' --name x", (), "my-train")
 
 
 def test_a_command_with_nproc_is_run_once_per_rank_without_a_shell(cli: Cli, client: FakeClient, folder: Path) -> None:
+    (folder / "a b.py").write_text("print(1)\n")
     assert cli("run", "-y", "-d", "--nproc", "2", "--", "python", "a b.py", "$X").code == 0
     task = submitted(client)
     assert (task.run, task.argv, task.gang.groups[0].ranks_per_node) == ("", ("python", "a b.py", "$X"), 2)

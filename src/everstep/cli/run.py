@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -151,12 +152,33 @@ def _load(
     if not command:
         raise failures.usage(_COMMAND, "", "the command is missing after --", f"write {_COMMAND} -- python train.py")
     text = command[0] if len(command) == 1 else shlex.join(command)
+    _script_is_there(_words(text), Path(str(flags["--workdir"] or ".")))
     named = {"run": text, "name": _job_name(command), **_brought(command, flags["--workdir"] is not None)}
     loaded = task_from_dict(named, name="the command line", envs=envs, secrets=secrets, overrides=overrides)
     if flags["--nproc"] is None or len(command) == 1:
         return loaded
     # Once per rank and without a shell in between, so that each word arrives as it was typed.
     return dataclasses.replace(loaded, task=dataclasses.replace(loaded.task, run="", argv=tuple(command)))
+
+
+_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+_FLAG_ALONE = re.compile(r"-[bBdEiIOPqsSuvx]+")
+_PLAIN_NAME = re.compile(r"\w[\w./ -]*\.py")
+
+
+def _script_is_there(words: list[str], folder: Path) -> None:
+    """Raises a usage error for ``python FILE`` whose file nothing could bring: it is in no folder that comes along."""
+    if not words or not _PYTHON.fullmatch(words[0]):
+        return
+    name = next((word for word in words[1:] if not _FLAG_ALONE.fullmatch(word)), "")
+    # What a shell would make of another name, and what is on the machines already, is not known here.
+    if not _PLAIN_NAME.fullmatch(name) or not folder.is_dir() or (folder / name).is_file():
+        return
+    from everstep.client.taskfile.reading import closest
+
+    near = closest(name, sorted(path.name for path in folder.glob("*.py")))
+    fix = f"did you mean '{near}'?" if near else "go to its folder, or give that with --workdir"
+    raise failures.usage(_COMMAND, "", f"there is no file {name} in {folder.resolve()}", fix)
 
 
 def _brought(command: list[str], told: bool) -> dict[str, str]:
