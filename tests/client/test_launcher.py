@@ -23,7 +23,7 @@ from everstep.client.launcher import ServerFailed
 from everstep.client.wire import Unavailable
 from everstep.model.errors import EverstepError
 from everstep.server import files as files_module
-from tests.cli.conftest import Cli, cli  # noqa: F401 - a fixture
+from tests.cli.conftest import PLAN, Cli, cli  # noqa: F401 - a fixture
 from tests.server import fakes
 from tests.server.fakes import Rig
 
@@ -267,6 +267,7 @@ def test_a_full_disk_here_is_said_with_what_helps(
 
     monkeypatch.setattr("everstep.client.bringing.list_workdir", full)
     monkeypatch.setattr("everstep.cli.link.started", lambda: Client("http://127.0.0.1:9", "t"))
+    monkeypatch.setattr(Client, "plan", lambda *_: PLAN)
     done = cli("run", "-y", "--workdir", str(tmp_path), "--", "true")
     assert done.code == 1
     assert one_line(done).startswith("everstep run: no space left on device; free some, or set TMPDIR to a folder")
