@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from everstep.model.errors import BadRequest, ProviderError, Unreachable
+from everstep.model.errors import BadRequest, ProviderError, Throttled, Unreachable
 from everstep.providers.gcp import errors
 from everstep.providers.repeats import repeated
 
@@ -208,8 +208,11 @@ class Calls:
                     if operation.get("status") == "DONE" and operation["name"] in waiting:
                         _set(waiting.pop(operation["name"]), operation)
             except Exception as error:
-                # Whoever waits learns of it, and asks for the same thing again; nobody waits for ever.
-                known = error if isinstance(error, ProviderError) else Unreachable(f"{scope[1]}: {error!r}")
+                # Whoever waits learns of it, and asks for the same thing again; nobody waits for ever. That we may not
+                # look is no answer to what was asked for: it may have happened.
+                known: ProviderError = Unreachable(f"the operations of {scope[1]} cannot be seen: {error}")
+                if isinstance(error, Throttled | Unreachable):
+                    known = error
                 for name in list(waiting):
                     _set(waiting.pop(name), known)
 

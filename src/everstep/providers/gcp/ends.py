@@ -28,7 +28,9 @@ BY_ITSELF: Mapping[str, InstanceEnd] = {
 """What the vendor calls what it does to machines."""
 _ASKED = ("delete", "stop")
 KINDS = (*BY_ITSELF, *_ASKED)
-FILTER = " OR ".join(f'(operationType = "{kind}")' for kind in KINDS)
+_BIRTH = "insert"
+FILTER = " OR ".join(f'(operationType = "{kind}")' for kind in (*KINDS, _BIRTH))
+"""Operations that begin or end machines."""
 FILTER_PREEMPTED = f'operationType = "{PREEMPTED}"'
 _LIFE_SLACK_S = 120.0
 
@@ -54,6 +56,17 @@ def by_machine(operations: Iterable[Json]) -> dict[str, list[Json]]:
             found.setdefault(last(target), []).append(operation)
     for own in found.values():
         own.sort(key=_begun)
+    return found
+
+
+def births(operations: Iterable[Json]) -> dict[str, float]:
+    """When machines began to run, UTC seconds, by their names: an insert is done then. Of those that came to be."""
+    found = {}
+    for operation in operations:
+        target, at = operation.get("targetLink", ""), instant(operation.get("endTime", ""))
+        is_birth = operation.get("operationType") == _BIRTH and "/instances/" in target
+        if is_birth and at is not None and not operation.get("error"):
+            found[last(target)] = at
     return found
 
 

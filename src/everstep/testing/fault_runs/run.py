@@ -39,7 +39,8 @@ _PATIENCE_S = 3600.0
 _UNTOLD_S = 180.0
 """No vendor tells when a disk was deleted. When the answer to the deletion is lost, the disk is on our bill until a
 later call finds that it is gone."""
-_MACHINE = MachineRequirement((AcceleratorWish("T4", 1),))
+_MACHINE = MachineRequirement((AcceleratorWish("T4", 1), AcceleratorWish("L4", 1)))
+"""Each vendor sells one of them."""
 _TRAINING = TrainingScript(steps=30, step_s=4.0303, save_every_s=21.07, progress_s=5.1121)
 _AGENT = AgentScript(boot_s=3.1313, beat_s=1.0019)
 
