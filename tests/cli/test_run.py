@@ -44,8 +44,8 @@ def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path)
     assert done.code == 0, done.err
     assert done.out == "j-aaaa1111\n"
     assert "spot: auto" in done.err
-    assert "choice   box-a spot at $0.40/h" in done.err
-    assert "resumed by" not in done.err, "nobody knows: the script does not train"
+    assert "choice      box-a spot at $0.40/h" in done.err
+    assert "nobody, as far as is to be seen: train.py imports no torch" in done.err
     assert "$0.80/h in all" in done.err
     for warning in ("warning: be careful", "warning: task.yaml:4: resources.image_id"):
         assert warning in done.err
