@@ -82,14 +82,12 @@ def run(
         "--bring-home": bring_home,
         "--keep-on-failure": keep_on_failure,
     }
-    from everstep.client.bringing import bring, look
+    from everstep.client.bringing import bring
 
     loaded = _load(task or [], context.obj.command, flags, env or [], secret or [])
     plans.must_be_able_to_ask(_COMMAND, yes=yes or dry_run)
     if dry_run:
-        look(loaded, _say)
-        plan = _sold(loaded, link.plan(loaded.task))
-        document(plan, output) if output is not Output.TABLE else plans.show(loaded.task, plan, **_around(loaded))
+        _show(loaded, output)
         return
     with link.started() as client:
         plan = _sold(loaded, client.plan(loaded.task))
@@ -105,6 +103,15 @@ def run(
         return
     _say(f"started {job}; Ctrl-C leaves it running")
     raise typer.Exit(_follow(job))
+
+
+def _show(loaded: LoadedTask, output: Output) -> None:
+    """The plan, once what would be uploaded is found good; nothing is started."""
+    from everstep.client.bringing import look
+
+    look(loaded, _say)
+    plan = _sold(loaded, link.plan(loaded.task))
+    document(plan, output) if output is not Output.TABLE else plans.show(loaded.task, plan, **_around(loaded))
 
 
 def _sold(loaded: LoadedTask, plan: PlanView) -> PlanView:
