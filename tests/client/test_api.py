@@ -115,7 +115,7 @@ async def test_what_was_read_from_a_file_is_handed_in_with_its_folder_and_its_se
 
 
 async def test_a_retry_without_the_secrets_that_are_gone_says_which(rig: Rig) -> None:
-    rig.add(fakes.job(JOB, task=Task(run="x", secret_names=("A", "B")), phase=JobPhase.SUCCEEDED))
+    rig.add(fakes.job(JOB, task=Task(run="x", secret_names=("A", "B")), phase=JobPhase.CANCELLED))
     async with rig.served() as url:
         with pytest.raises(Conflict, match=r"give them again: A, B"):
             await using(url, lambda client: client.retry(JOB))

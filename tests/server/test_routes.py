@@ -326,6 +326,18 @@ async def test_a_wish_that_does_not_fit_is_a_conflict(rig: Rig) -> None:
     assert (answer.status_code, kind(answer), message(answer)) == (409, "conflict", "job j-1 has succeeded")
 
 
+async def test_a_job_that_has_succeeded_is_not_retried(rig: Rig) -> None:
+    rig.add(fakes.job("j-1", phase=JobPhase.SUCCEEDED))
+    async with rig.client() as client:
+        answer = await client.post("/api/v1/jobs/j-1/retry")
+    assert (answer.status_code, kind(answer)) == (409, "conflict")
+    assert message(answer) == (
+        "job j-1 has succeeded, nothing is left to retry; everstep run trains anew, "
+        "everstep ckpt restore --step N goes back to one of its checkpoints"
+    )
+    assert rig.controller.asked == []
+
+
 async def test_restore_takes_the_newest_visible_checkpoint_of_that_step(rig: Rig) -> None:
     saves = tuple(Saved(step, 1.0) for step in (10, 20, 30))
     first = fakes.attempt(1, "i-1", saves=saves, restored_at=1.0)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.model.events import KINDS, Decided, Event, encode
-from everstep.model.ids import StreamId
+from everstep.model.events import KINDS, Decided, Event, Restored, encode
+from everstep.model.ids import InstanceId, StreamId
 from everstep.ports import Record
 from everstep.server.texts import TEXTS, said, text_of
 from everstep.server.views import decision_view, event_view
@@ -55,6 +55,13 @@ def test_what_planners_conclude_has_words_of_its_own() -> None:
     for kind in ("CauseSettled", "AttemptOverdue", "InstanceSilent", "KeepExpired", "BudgetSpent", "GaveUp"):
         assert not said(kind).startswith("note: ")
     assert text_of(Decided(effects=("CauseSettled",))) == "decided: settle why an attempt ended"
+
+
+def test_a_base_that_was_missed_is_named() -> None:
+    told = Restored(InstanceId("i-1"), 2, "1:384", 0.25, missed="1:297")
+    asked = "NOT from 1:297, which was asked for and is gone"
+    assert text_of(told) == f"attempt 2 goes on from checkpoint 1:384 (restored in 0.2 s), {asked}"
+    assert text_of(dataclasses.replace(told, base=None)) == f"attempt 2 starts from scratch, {asked}"
 
 
 def test_amounts_look_as_in_tables() -> None:

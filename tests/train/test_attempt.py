@@ -186,6 +186,44 @@ def test_what_does_not_fit_is_refused(place: Path, monkeypatch: pytest.MonkeyPat
     refused("checkpoint 1:77 is not there or not whole; visible in")
 
 
+def test_a_base_that_a_server_names_and_that_is_gone_gives_way_to_the_newest(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeded(9, until=5)
+    monkeypatch.setenv(handshake.ENV_BASE, "1:1")
+    monkeypatch.setenv(handshake.ENV_BASE_SINCE, "2")
+    go(9, until=7)
+    told = facts(place, "restored")[-1]
+    assert (told["base"], told["missed"]) == ("1:4", "1:1")
+    [warning] = [fact["text"] for fact in facts(place, "warning")]
+    assert warning.startswith("checkpoint 1:1 is not there or not whole; visible in")
+    assert warning.endswith("1:2, 1:3, 1:4; going on from 1:4")
+
+
+def test_a_wish_that_an_attempt_has_heard_takes_nothing_from_what_that_has_saved(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was lost before the server learnt that the second attempt had begun: the third is told the same."""
+    seeded(9, until=5)
+    monkeypatch.setenv(handshake.ENV_BASE, "1:2")
+    monkeypatch.setenv(handshake.ENV_BASE_SINCE, "2")
+    go(9, until=5)
+    assert facts(place, "restored")[-1]["base"] == "1:2"
+    go(9, until=7)
+    told = facts(place, "restored")[-1]
+    assert (told["base"], told.get("missed")) == ("2:4", None)
+
+
+def test_with_nothing_left_a_base_that_a_server_names_gives_way_to_the_beginning(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(handshake.ENV_BASE, "1:2")
+    monkeypatch.setenv(handshake.ENV_BASE_SINCE, "2")
+    go(3)
+    told = facts(place, "restored")[-1]
+    assert (told["base"], told["missed"]) == (None, "1:2")
+
+
 def test_another_world_size_is_refused(place: Path) -> None:
     seeded(4, until=4)
     manifest = shard(place, "1:3").parent / "manifest.json"

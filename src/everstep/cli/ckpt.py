@@ -60,8 +60,10 @@ def restore(
 ) -> None:
     """Go back to an older checkpoint: a new attempt that starts from there.
 
-    What was saved behind it is not read any more, and goes with the next saves. A job that has ended or is paused holds
-    no machines: what would be leased for it is shown first, as `everstep run` does.
+    The running attempt is stopped at once, without a save: what it did since its last one is given up. What was saved
+    behind the step is not read any more, and goes with the next saves. If the checkpoint turns out to be gone (a save
+    came in between, a disk was lost), the job goes on from the newest that is left, and its events say so. A job that
+    has ended or is paused holds no machines: what would be leased for it is shown first, as `everstep run` does.
 
     Example: `everstep ckpt restore j-7k2m --step 1200`
     """

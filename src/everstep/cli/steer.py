@@ -20,6 +20,8 @@ ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for those who 
 def cancel(jobs: JobsArgument, reason: ReasonOption = "") -> None:
     """End jobs and give their machines back. Checkpoints and outputs are kept.
 
+    A job that has failed, and whose machines are kept to look at, stays failed: only the machines go.
+
     Example: `everstep cancel j-7k2m --reason "wrong learning rate"`
     """
     _for_each(jobs, lambda client, job: client.cancel(job, reason=reason))
@@ -42,7 +44,7 @@ def unpause(jobs: JobsArgument) -> None:
 
 
 def retry(jobs: JobsArgument, secret: SecretOption = None) -> None:
-    """Run ended jobs again: same id, same checkpoints, fresh failure budgets.
+    """Run failed or cancelled jobs again: same id, same checkpoints, fresh failure budgets.
 
     Example: `everstep retry j-7k2m`
     """

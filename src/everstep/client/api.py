@@ -323,7 +323,7 @@ class Client:
         return self._steer(job, "unpause", {})
 
     def retry(self, job: str, *, secrets: Mapping[str, str] | None = None) -> str:
-        """Runs an ended job again, same id, same checkpoints.
+        """Runs a failed or cancelled job again, same id, same checkpoints.
 
         ``secrets``: needed when the server forgot them. Returns the phase.
         """

@@ -176,7 +176,7 @@ class AttemptState:
     Attributes:
         no: its number, the fence.
         members: machines by node rank; the first is the master.
-        base_wanted: ``attempt:step`` to start from, empty = newest visible.
+        base_wanted: ``attempt:step`` to start from, empty = newest visible. base_since: the first attempt told so.
         base: what it did start from, None = from scratch; only meaningful once ``restored_at`` is set.
         checked: members that told how their check went. unreachable: addresses that they could not reach, by member.
         ended: outcome by member.
@@ -191,6 +191,7 @@ class AttemptState:
     master_port: int
     begun_at: float
     base_wanted: str = ""
+    base_since: int = 0
     phase: GangPhase = GangPhase.CHECKING
     checked: tuple[LaunchToken, ...] = ()
     started: tuple[LaunchToken, ...] = ()

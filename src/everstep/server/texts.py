@@ -118,9 +118,10 @@ def _progress(e: ev.ProgressSeen) -> str:
 
 
 def _restored(e: ev.Restored) -> str:
+    missed = f", NOT from {e.missed}, which was asked for and is gone" if e.missed else ""
     if e.base is None:
-        return f"attempt {e.attempt} starts from scratch"
-    return f"attempt {e.attempt} goes on from checkpoint {e.base} (restored in {e.restore_s:.1f} s)"
+        return f"attempt {e.attempt} starts from scratch{missed}"
+    return f"attempt {e.attempt} goes on from checkpoint {e.base} (restored in {e.restore_s:.1f} s){missed}"
 
 
 def _saved(e: ev.CheckpointSaved) -> str:

@@ -120,10 +120,13 @@ async def unpause(request: Request, job: str) -> Any:
 
 @router.post("/api/v1/jobs/{job}/retry")
 async def retry(request: Request, job: str) -> Any:
-    """Runs an ended job again."""
+    """Runs a job again that failed or was cancelled."""
     context, actor = context_of(request), actor_of(request)
     secrets = text_map(await json_object(request), "secrets")
     state = await context.find(actor, Verb.CONTROL, job)
+    if state.phase is JobPhase.SUCCEEDED:
+        again = "everstep run trains anew, everstep ckpt restore --step N goes back to one of its checkpoints"
+        raise Conflict(f"job {state.id} has succeeded, nothing is left to retry; {again}")
     context.reach.check(state.task)
     held = {**context.secrets.get(state.id), **secrets}
     missing = [name for name in state.task.secret_names if name not in held]
