@@ -20,6 +20,7 @@ from everstep.cli.variables import EnvOption, SecretOption, variables
 from everstep.model.errors import BadInput, Problem
 
 if TYPE_CHECKING:
+    from everstep.client.api import Client
     from everstep.client.results import PlanView
     from everstep.client.taskfile import LoadedTask, Override
 
@@ -82,8 +83,6 @@ def run(
         "--bring-home": bring_home,
         "--keep-on-failure": keep_on_failure,
     }
-    from everstep.client.bringing import bring
-
     loaded = _load(task or [], context.obj.command, flags, env or [], secret or [])
     plans.must_be_able_to_ask(_COMMAND, yes=yes or dry_run)
     if dry_run:
@@ -91,7 +90,7 @@ def run(
         return
     with link.started() as client:
         plan = _sold(loaded, client.plan(loaded.task))
-        ready = bring(client, loaded, _say)
+        ready = _bring(client, loaded)
         # On stdout is the job's output, or its id alone.
         plans.show_on_stderr(ready.task, plan, **_around(ready))
         plans.ask("Start it?", yes=yes)
@@ -103,6 +102,12 @@ def run(
         return
     _say(f"started {job}; Ctrl-C leaves it running")
     raise typer.Exit(_follow(job))
+
+
+def _bring(client: Client, loaded: LoadedTask) -> LoadedTask:
+    from everstep.client.bringing import bring
+
+    return bring(client, loaded, _say)
 
 
 def _show(loaded: LoadedTask, output: Output) -> None:
