@@ -228,7 +228,18 @@ async def test_a_new_process_knows_what_ended_before_it_began(
     assert (found[taken].end, found[stopped].end) == (InstanceEnd.PREEMPTED, InstanceEnd.OWNER)
     assert (found[taken].token, found[taken].job) == (requests[0].token, JOB)
     assert found[taken].ended_at == pytest.approx(begun + 0.1, abs=0.2)
+    for name in (taken, stopped):
+        assert found[name].started_at == pytest.approx(fake.machine(name).runs_at, abs=0.01), "what is billed"
     assert list(await make_provider(fake).resources(OTHER_DEPLOYMENT)) == []
+
+
+async def test_that_we_may_not_look_at_an_operation_is_no_answer(fake: FakeGce, provider: GcpProvider) -> None:
+    disk = await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "d", "us-central1-a", 8.0))
+    fake.fail("compute.zoneOperations.get", "permission")
+    with pytest.raises(Unreachable, match="cannot be seen"):
+        await provider.delete_volume(disk)  # it is on its way: that it was refused would be wrong
+    await provider.delete_volume(disk)
+    assert fake.left() == []
 
 
 async def test_a_lost_host_leaves_nothing_that_costs(fake: FakeGce, provider: GcpProvider) -> None:
