@@ -219,10 +219,12 @@ async def test_a_job_is_found_by_id_beginning_or_name_if_only_one_has_it(rig: Ri
             assert (await client.get(f"/api/v1/jobs/{name}")).json()["job"] == found
         several = await client.get("/api/v1/jobs/two")
         none = await client.get("/api/v1/jobs/three")
+        short = await client.get("/api/v1/jobs/j-")
     assert (several.status_code, kind(several)) == (409, "conflict")
     assert "j-abd2" in message(several)
     assert "j-xyz3" in message(several)
     assert (none.status_code, kind(none), message(none)) == (404, "not_found", "there is no job 'three'")
+    assert message(short) == "there is no job 'j-'; the beginning of an id needs 3 characters"
 
 
 async def test_the_detail_shows_attempts_machines_and_live_progress(rig: Rig) -> None:

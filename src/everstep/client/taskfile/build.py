@@ -122,12 +122,11 @@ class Builder:
             self._report.problem(got.where, got.key, "run and argv exclude each other", "keep one of the two")
         if self._value("run", "").strip() or "argv" in self._top:
             return
-        if self._value("setup", "").strip():
-            self._report.warn(self._where("setup"), "run", "not given: the job ends after setup")
-        elif not any(p.key in ("run", "argv") or p.fix in _MEANT_RUN for p in self._report.problems):
-            self._report.problem(
-                self._report.name, "run", "nothing to run", "add run: with the commands of the training"
-            )
+        if not any(p.key in ("run", "argv") or p.fix in _MEANT_RUN for p in self._report.problems):
+            has_setup = bool(self._value("setup", "").strip())
+            message = "nothing to run after setup" if has_setup else "nothing to run"
+            where = self._where("setup") if has_setup else self._report.name
+            self._report.problem(where, "run", message, "add run: with the commands of the training")
 
     def _variables(self, section: str, given: Mapping[str, str], flag: str) -> dict[str, str]:
         values: dict[str, str] = {}
