@@ -195,9 +195,11 @@ class JobDetail(JobView):
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """One line of a job's journal: ``text`` for people, ``body`` for programs."""
+    """One line of a job's journal: ``text`` for people, ``body`` for programs.
 
-    seq: int
+    ``version`` numbers the job's events from 1 on: it is what ``Client.events`` takes as ``after``.
+    """
+
     version: int
     at: float
     kind: str

@@ -221,7 +221,7 @@ def event_view(record: Record) -> r.EventView:
         text = text_of(decode(record.kind, record.body))
     except (KeyError, TypeError, ValueError):
         text = f"{record.kind} (of another version of everstep)"
-    return r.EventView(record.seq, record.version, record.at, record.kind, text, dict(record.body))
+    return r.EventView(record.version, record.at, record.kind, text, dict(record.body))
 
 
 def decision_view(record: Record) -> r.DecisionView:
