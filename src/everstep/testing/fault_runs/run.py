@@ -255,8 +255,11 @@ class _Site:
         self._up = False
         mine = {asyncio.current_task(), *self._stage._tasks}
         tasks = [t for t in asyncio.all_tasks() if t not in mine]
-        for task in tasks:
-            task.cancel()
+        # Python 3.11's wait_for loses a cancellation that comes together with its result; kill -9 is never lost.
+        while going := [task for task in tasks if not task.done()]:
+            for task in going:
+                task.cancel()
+            await asyncio.wait(going, timeout=0.0)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _revive(self) -> None:
