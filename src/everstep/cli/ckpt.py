@@ -77,15 +77,9 @@ def restore(
 
 def _ask_first(client: Client, detail: JobDetail, step: int, attempt: int | None, *, yes: bool) -> None:
     """Shows what will be leased, and asks; a checkpoint that cannot be gone back to is left to the server to refuse."""
-    from everstep.model.codec import from_dict
-    from everstep.model.task import Task
 
     def wanted(one: CheckpointView) -> bool:
         return one.step == step and attempt in (None, one.attempt) and one.restorable
 
-    if not any(map(wanted, client.checkpoints(detail.job))):
-        return
-    plans.must_be_able_to_ask(_RESTORE, yes=yes)
-    task = from_dict(Task, detail.task)
-    plans.show_on_stderr(task, client.plan(task))
-    plans.ask(f"Go on from step {step} with these?", yes=yes)
+    if any(map(wanted, client.checkpoints(detail.job))):
+        plans.agree(client, _RESTORE, [detail], f"Go on from step {step} with these?", yes=yes)
