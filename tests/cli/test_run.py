@@ -260,6 +260,15 @@ def test_plain_output_tells_each_change_once(cli: Cli, client: FakeClient, folde
     assert err.count("running  step 1200/5000  loss 1.832  2/2 machines  spot $0.80/h  $0.0123 so far") == 1
 
 
+def test_the_cost_steps_back_only_in_the_final_bill(cli: Cli, client: FakeClient, folder: Path) -> None:
+    costs = [0.5, 0.68, 0.67]
+    views = [replace(RUNNING, phase=f"running {n}", cost_usd=cost) for n, cost in enumerate(costs)]
+    client.endings = iter([*views, *[replace(ENDED, cost_usd=0.6)] * 9999])
+    err = cli("run", "task.yaml", "-y").err
+    assert re.findall(r"\$(\S+) so far", err) == ["0.50", "0.68", "0.68", "0.60"]
+    assert "cost $0.60" in err
+
+
 def test_a_restarting_server_does_not_end_it(
     cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,7 +192,11 @@ def test_outputs_are_copied_with_their_folders(cli: Cli, client: FakeClient, tmp
     done = cli("outputs", "aaaa", "--to", str(tmp_path / "results"))
     assert done.code == 0, done.err
     assert (tmp_path / "results/node-0/model/weights.pt").read_text() == "node-0/model/weights.pt"
-    assert [line.split()[0] for line in done.out.splitlines()] == ["FILE", "node-0/model/weights.pt", "node-0/log"]
+    assert done.err == f"copied 2 files, 2.0 KiB, to {tmp_path / 'results'}\n"
+    heading, *lines = [line.split() for line in done.out.splitlines()]
+    assert heading == ["FILE", "SIZE", "COPIED", "TO"]
+    names = ("node-0/model/weights.pt", "node-0/log")
+    assert [(line[0], line[-1]) for line in lines] == [(name, str(tmp_path / "results" / name)) for name in names]
 
 
 def test_outputs_that_cannot_be_written_are_one_line(cli: Cli, client: FakeClient, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from everstep.model import events as ev
 from everstep.model.causes import NoticeKind
 from everstep.model.events import Event
 from everstep.model.offers import Offer
-from everstep.model.units import format_money, format_price
+from everstep.model.units import format_count, format_money, format_price
 
 
 def text_of(event: Event) -> str:
@@ -144,7 +144,7 @@ def _ranks_ended(e: ev.RanksEnded) -> str:
 def _outputs(e: ev.OutputsStored) -> str:
     if e.error:
         return f"outputs of machine {e.instance} did not come home: {e.error}"
-    return f"outputs of machine {e.instance} came home: {e.files} file{'s' if e.files != 1 else ''}, {_size(e.bytes)}"
+    return f"outputs of machine {e.instance} came home: {format_count(e.files, 'file')}, {_size(e.bytes)}"
 
 
 def _settled(e: ev.CauseSettled) -> str:
