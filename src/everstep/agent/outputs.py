@@ -1,4 +1,4 @@
-"""Stores the files of ``outputs`` with the server before the machine goes."""
+"""Stores the files of ``outputs`` before the machine goes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import IO, Callable
 from urllib.parse import quote
 
+from everstep.agent import transfer
 from everstep.agent.link import Backoff, LinkDown, Refused, Session
 from everstep.model import handshake as hs
 
@@ -50,40 +51,99 @@ def output_name(text: str) -> str:
 
 
 def store(session: Session, paths: Iterable[tuple[str, Path]], *, stopping: Callable[[], bool]) -> Stored:
-    """PUT every file; each is tried for two minutes."""
+    """Store every file, in the server's bucket or with the server itself; each is tried for two minutes in which
+    nothing of it gets there.
+    """
     count = size = 0
     error: str | None = None
-    for name, file in files_of(paths):
-        try:
-            size += _put(session, name, file, stopping)
-            count += 1
-        except (OSError, LinkDown, Refused) as problem:
-            log.error("output %s was not stored: %s", name, problem)
-            error = error or f"{name}: {problem}"
+    with transfer.Bucket() as bucket:
+        for name, file in files_of(paths):
+            try:
+                size += _Sending(session, name, file, stopping).go(bucket)
+                count += 1
+            except (OSError, ValueError, LinkDown, Refused) as problem:
+                log.error("output %s was not stored: %s", name, problem)
+                error = error or f"{name}: {problem}"
     return Stored(count, size, error)
 
 
-def _put(session: Session, name: str, file: Path, stopping: Callable[[], bool]) -> int:
-    backoff = Backoff()
-    end = time.monotonic() + _TRY_FOR_S
-    while True:
-        digest = hashlib.sha256()
-        size = 0
-        with open(file, "rb") as content:
-            for chunk in iter(lambda: content.read(_CHUNK), b""):
-                digest.update(chunk)
-                size += len(chunk)
-            content.seek(0)
-            headers = {
-                "X-Everstep-Sha256": digest.hexdigest(),
-                "Content-Length": str(size),
-                "Content-Type": "application/octet-stream",
-            }
+class _Sending:
+    """One file on its way."""
+
+    def __init__(self, session: Session, name: str, file: Path, stopping: Callable[[], bool]) -> None:
+        self._session = session
+        self._name = name
+        self._file = file
+        self._stopping = stopping
+        self._began()
+
+    def go(self, bucket: transfer.Bucket) -> int:
+        """Store it and give its size in bytes. Raises LinkDown, Refused, OSError."""
+        while True:
             try:
-                session.request("PUT", hs.PATH_OUTPUTS + quote(name), body=content, headers=headers, timeout_s=60.0)
+                with open(self._file, "rb") as content:
+                    before = _stamp(content)
+                    size, digest = _measured(content)
+                    if not self._by_url(bucket, content, before, digest):
+                        content.seek(0)
+                        self._to_server(content, size, digest)
                 return size
             except LinkDown as error:
-                pause = backoff.next_s(error)
-                if stopping() or time.monotonic() + pause > end:
-                    raise
-                time.sleep(pause)
+                self._wait(error)
+
+    def _by_url(self, bucket: transfer.Bucket, content: IO[bytes], stamp: tuple[int, int], digest: str) -> bool:
+        """False: not this way. Raises OSError for a file that changes meanwhile: nobody could say what was stored."""
+        failed, size = 0, stamp[0]
+        while failed < transfer.TRIES:
+            told = transfer.ask(self._session, "output", {"path": self._name, "bytes": size, "sha256": digest})
+            if told is None:
+                return False
+            if not told["puts"]:
+                return True
+            for put in told["puts"]:
+                try:
+                    bucket.store(put["url"], content, put["start"], put["bytes"])
+                except transfer.Failed as error:
+                    log.warning("output %s by URL: %s", self._name, error)
+                    failed += 1
+                    break
+                failed = 0
+                self._began()
+            if _stamp(content) != stamp:
+                raise OSError("it changes while it is stored")
+        return False
+
+    def _to_server(self, content: IO[bytes], size: int, digest: str) -> None:
+        headers = {
+            "X-Everstep-Sha256": digest,
+            "Content-Length": str(size),
+            "Content-Type": "application/octet-stream",
+        }
+        path = hs.PATH_OUTPUTS + quote(self._name)
+        self._session.request("PUT", path, body=content, headers=headers, timeout_s=60.0)
+
+    def _began(self) -> None:
+        """Something got there: the two minutes begin anew."""
+        self._backoff = Backoff()
+        self._end = time.monotonic() + _TRY_FOR_S
+
+    def _wait(self, error: LinkDown) -> None:
+        """Until the next try; raises ``error`` if there is none."""
+        pause = self._backoff.next_s(error)
+        if self._stopping() or time.monotonic() + pause > self._end:
+            raise error
+        time.sleep(pause)
+
+
+def _measured(content: IO[bytes]) -> tuple[int, str]:
+    """Size in bytes and sha256."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in iter(lambda: content.read(_CHUNK), b""):
+        digest.update(chunk)
+        size += len(chunk)
+    return size, digest.hexdigest()
+
+
+def _stamp(content: IO[bytes]) -> tuple[int, int]:
+    told = os.fstat(content.fileno())
+    return told.st_size, told.st_mtime_ns

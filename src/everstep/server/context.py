@@ -17,6 +17,7 @@ from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import InstanceState, JobState
 from everstep.ports import Clock, Store
 from everstep.server.agentfile import AgentFiles
+from everstep.server.bucketfiles import BucketFiles
 from everstep.server.buckets import Buckets
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
@@ -49,6 +50,7 @@ class Context:
         reach: whose machines can call this server.
         agents: what machines fetch at boot; None = nothing.
         buckets: where mirrors lie that machines reach by signed URLs.
+        bucket_files: folders and outputs that they reach by such URLs; None = all go through this server.
         providers_health: asked by ``health``.
         backup: asked by ``health``.
         on_stop: called when a user asks the server to stop.
@@ -75,6 +77,7 @@ class Context:
     reach: Reach = field(default_factory=Reach)
     agents: AgentFiles | None = None
     buckets: Buckets = field(default_factory=lambda: Buckets({}))
+    bucket_files: BucketFiles | None = None
     providers_health: Callable[[], Awaitable[Sequence[ProviderHealth]]] = _no_providers
     backup: Callable[[], str] = lambda: ""
     on_stop: Callable[[], None] = lambda: None

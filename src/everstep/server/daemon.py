@@ -35,6 +35,7 @@ from everstep.server import installation, listening, tls
 from everstep.server.agentfile import AgentFiles
 from everstep.server.app import make_app
 from everstep.server.backup import Backups
+from everstep.server.bucketfiles import BucketFiles
 from everstep.server.buckets import Buckets
 from everstep.server.context import Context
 from everstep.server.execs import ExecBook
@@ -127,8 +128,7 @@ class Server:
         lock: IO[str],
     ) -> None:
         """Puts the parts together; nothing runs yet."""
-        home = options.home
-        self._options = options
+        self._options, home = options, options.home
         self._store, self._listener, self._lock, self._fingerprint = store, listener, lock, fingerprint
         clock = SystemClock()
         self._stopping = asyncio.Event()
@@ -173,6 +173,7 @@ class Server:
             reach=Reach.of(found, options.advertise or self.url),
             on_stop=self._stopping.set,
         )
+        self.context.bucket_files = _bucket_files(options, self.context)
         self._backups = self._make_backups(store)
         self._names = tuple(found)
         installation.keep_address(home, Address(options.host, port, options.own_tls, options.advertise))
@@ -192,6 +193,9 @@ class Server:
             works.append(asyncio.ensure_future(self._mind_the_folder()))
             if self._backups is not None:
                 works.append(asyncio.ensure_future(self._backups.run()))
+            if self.context.bucket_files is not None:
+                tidying = self.context.bucket_files.keep_tidy(older_than_s=_UPLOADS_KEPT_S)
+                works.append(asyncio.ensure_future(tidying))
             while not http.started and not works[0].done():
                 await asyncio.sleep(0.005)
             info = self._info()
@@ -257,7 +261,7 @@ class Server:
                     log.info("the secrets of job %s were deleted", job)
                 self.context.submissions.sweep(now)
                 tasks = [state.task for state in self.controller.live_states()]
-                wanted = {digest for t in tasks for digest in (t.workdir_digest, *(m.digest for m in t.mounts))}
+                wanted = {digest for task in tasks for digest in task.archives}
                 self.context.files.sweep_uploads(wanted, older_than_s=_UPLOADS_KEPT_S)
             await asyncio.sleep(_SWEEP_S)
 
@@ -275,6 +279,13 @@ class Server:
             certificate=str(self._options.tls.certificate) if self._options.tls else "",
             fingerprint=self._fingerprint,
         )
+
+
+def _bucket_files(options: Options, context: Context) -> BucketFiles | None:
+    if not options.files:
+        return None
+    place = context.buckets.reserve(options.files, context.controller.deployment)
+    return BucketFiles(place, options.home.path / "files" / "in-bucket", context.files.upload)
 
 
 def _providers(options: Options) -> dict[str, Provider]:

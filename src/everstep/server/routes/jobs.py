@@ -40,6 +40,8 @@ async def submit(request: Request) -> Any:
     context.reach.check(task)
     _check_secrets(task, secrets)
     _check_uploads(context, task)
+    if context.bucket_files is not None:
+        context.bucket_files.begin(task.archives)
 
     async def take_in() -> JobId:
         return await context.controller.submit(task, secrets=secrets, actor=actor, project=project)
