@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -62,3 +63,26 @@ def test_a_folder_comes_from_the_bucket_and_outputs_go_there(rig: Rig, s3: Stric
     for name, content in zip(names, (CONTENT, b""), strict=True):
         assert rig.client.fetch_output(job, name, rig.folder / "home.bin").read_bytes() == content
     assert [path for path in (rig.home.path / "files" / "outputs").rglob("*") if path.is_file()] == []
+
+
+def test_a_long_log_is_read_from_the_bucket_and_from_here_as_one(rig: Rig, s3: StrictS3) -> None:
+    """Some of it went while the job printed, some of it after; the server dies in between, and when all has gone."""
+    code = "import sys; [print(f'line {n:07d} ' + 'x' * 200) for n in range(50_000)]; sys.stdout.flush(); import time; "
+    job = rig.submit(f'exec {sys.executable} -c "{code} time.sleep(1); print(0)"')
+    whole = "".join(f"line {n:07d} {'x' * 200}\n" for n in range(50_000)) + "0\n"
+    logs = rig.home.path / "logs" / job
+
+    def here() -> int:
+        return sum(path.stat().st_size for path in logs.rglob("*.log"))
+
+    rig.wait_for(lambda: list(logs.rglob("*.away")), "segment in the bucket")
+    rig.kill_server()
+    rig.start()
+    rig.wait_phase(job, "succeeded")
+    rig.wait_for(lambda: rig.log(job) == whole, "whole log")
+    rig.wait_for(lambda: here() < 4 << 20, "segments in the bucket")
+    rig.kill_server()
+    rig.start()
+    assert rig.log(job) == whole
+    assert "".join(part.text for part in rig.client.logs(job, follow=True)) == whole
+    assert len({path for method, path, how in s3.seen() if f"/logs/{job}/" in path and method == "PUT"}) >= 2

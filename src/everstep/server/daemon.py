@@ -41,6 +41,7 @@ from everstep.server.context import Context
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
 from everstep.server.installation import Address
+from everstep.server.logarchive import LogArchive
 from everstep.server.logs import LogBook
 from everstep.server.options import Options, parse
 from everstep.server.pauses import keep_pauses_short
@@ -173,7 +174,7 @@ class Server:
             reach=Reach.of(found, options.advertise or self.url),
             on_stop=self._stopping.set,
         )
-        self.context.bucket_files = _bucket_files(options, self.context)
+        _use_bucket(options, self.context)
         self._backups = self._make_backups(store)
         self._names = tuple(found)
         installation.keep_address(home, Address(options.host, port, options.own_tls, options.advertise))
@@ -196,6 +197,8 @@ class Server:
             if self.context.bucket_files is not None:
                 tidying = self.context.bucket_files.keep_tidy(older_than_s=_UPLOADS_KEPT_S)
                 works.append(asyncio.ensure_future(tidying))
+            if self.context.log_archive is not None:
+                works.append(asyncio.ensure_future(self.context.log_archive.run()))
             while not http.started and not works[0].done():
                 await asyncio.sleep(0.005)
             info = self._info()
@@ -281,11 +284,13 @@ class Server:
         )
 
 
-def _bucket_files(options: Options, context: Context) -> BucketFiles | None:
-    if not options.files:
-        return None
-    place = context.buckets.reserve(options.files, context.controller.deployment)
-    return BucketFiles(place, options.home.path / "files" / "in-bucket", context.files.upload)
+def _use_bucket(options: Options, context: Context) -> None:
+    """For folders, outputs and logs, if there is one for them. Raises BadInput."""
+    if options.files:
+        place = context.buckets.reserve(options.files, context.controller.deployment)
+        listed = options.home.path / "files" / "in-bucket"
+        context.bucket_files = BucketFiles(place, listed, context.files.upload)
+        context.log_archive = LogArchive(context.logs, place, context.controller.states)
 
 
 def _providers(options: Options) -> dict[str, Provider]:
