@@ -65,6 +65,7 @@ def test_a_folder_comes_from_the_bucket_and_outputs_go_there(rig: Rig, s3: Stric
     assert [path for path in (rig.home.path / "files" / "outputs").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.expensive(family="servers and agents lost")
 def test_a_long_log_is_read_from_the_bucket_and_from_here_as_one(rig: Rig, s3: StrictS3) -> None:
     """Some of it went while the job printed, some of it after; the server dies in between, and when all has gone."""
     code = "import sys; [print(f'line {n:07d} ' + 'x' * 200) for n in range(50_000)]; sys.stdout.flush(); import time; "

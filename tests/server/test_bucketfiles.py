@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from everstep.agent import outputs, unpack
-from everstep.agent.link import Session
+from everstep.agent import outputs, transfer, unpack
+from everstep.agent.link import LinkDown, Session
 from everstep.model.errors import BadInput, NotFound
 from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import JobState
 from everstep.model.task import CheckpointSpec, Task
-from everstep.server import bucketfiles
+from everstep.server import agents, bucketfiles
 from everstep.server.bucketfiles import BucketFiles, BucketList, Listed
 from everstep.server.buckets import Buckets
 from tests.blobs.strict_s3 import StrictS3, serving
@@ -265,6 +265,61 @@ async def test_a_newer_output_takes_the_place_of_an_older_one(wired: Wired, monk
         assert len(wired.on_disk()) == (made is not None)
 
 
+async def test_where_no_way_leads_to_the_bucket_the_server_is_asked_soon(
+    wired: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, asked = wired.files.output, []
+
+    async def elsewhere(*args: Any) -> Any:
+        asked.append(args)
+        return [dataclasses.replace(put, url="http://127.0.0.1:1/x?y") for put in await right(*args) or ()]
+
+    monkeypatch.setattr(wired.files, "output", elsewhere)
+    many = wired.folder / "many"
+    many.mkdir()
+    for number in range(5):
+        (many / f"{number}").write_bytes(b"x" * number)
+    async with wired.machine() as session:
+        stored = await asyncio.to_thread(outputs.store, session, [("many", many)], stopping=lambda: False)
+    assert stored == outputs.Stored(5, 10, None)
+    assert len(asked) == 3
+    assert await wired.listed() == {f"node-0/many/{number}": number for number in range(5)}
+
+
+async def test_what_never_arrives_goes_to_the_server(wired: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object) -> dict[str, int]:
+        return {}
+
+    monkeypatch.setattr(type(wired.files._place), "list", nothing)
+    assert await wired.stored(b"x" * 1500) == outputs.Stored(1, 1500, None)
+    assert len(wired.on_disk()) == 1
+    assert await wired.read() == (200, b"x" * 1500)
+
+
+@pytest.mark.parametrize("answer", [{"by_url": True}, {"by_url": True, "puts": 1, "url": None}], ids=str)
+async def test_an_answer_without_sense_is_none(answer: dict[str, Any]) -> None:
+    class Server:
+        def post_json(self, *_: object, **__: object) -> dict[str, Any]:
+            return answer
+
+    with pytest.raises(LinkDown):
+        transfer.missing(Server(), "a", 1, "0" * 64)  # type: ignore[arg-type]
+    with pytest.raises(LinkDown):
+        transfer.folder(Server(), "0" * 64)  # type: ignore[arg-type]
+
+
+async def test_a_server_that_is_older_is_asked_as_ever(wired: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = await wired.bring(packed(main=b"x"))
+    monkeypatch.setattr(agents.hs, "PATH_FILES", "/agent/v1/not-yet-thought-of/")
+    ask = transfer._ask
+    monkeypatch.setattr(transfer, "hs", type("Newer", (), {"PATH_FILES": "/agent/v1/files/"}))
+    async with wired.machine() as session:
+        assert await asyncio.to_thread(ask, session, "folder", {"sha256": digest}) is None
+    assert (await wired.fetched(digest) / "main").read_bytes() == b"x"
+    assert (await wired.stored(b"x")).error is None
+    assert wired.seen() == []
+
+
 async def test_what_broke_off_goes_on_where_it_was(wired: Wired) -> None:
     content = os.urandom(3500)
     told = {"path": "a", "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -278,7 +333,7 @@ async def test_what_broke_off_goes_on_where_it_was(wired: Wired) -> None:
     assert await wired.listed() == {}
     file = wired.folder / "a"
     file.write_bytes(content)
-    with open(file, "rb") as opened, outputs.transfer.Bucket() as bucket:
+    with open(file, "rb") as opened, transfer.Bucket() as bucket:
         for put in (first["puts"][0], first["puts"][3]):
             await asyncio.to_thread(bucket.store, put["url"], opened, put["start"], put["bytes"])
     assert await wired.listed() == {}
@@ -336,13 +391,13 @@ async def test_what_was_changed_in_the_bucket_is_not_given_out(wired: Wired, wha
 
 
 async def test_a_file_that_changes_while_it_is_stored_is_refused(wired: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = outputs.transfer.Bucket.store
+    right = transfer.Bucket.store
 
     def grow(self: Any, url: str, file: Any, start: int, size: int) -> None:
         right(self, url, file, start, size)
         (wired.folder / "weights.pt").write_bytes(b"another content")
 
-    monkeypatch.setattr(outputs.transfer.Bucket, "store", grow)
+    monkeypatch.setattr(transfer.Bucket, "store", grow)
     stored = await wired.stored(b"x" * 1500)
     assert stored.error == "model/weights.pt: it changes while it is stored"
     assert await wired.listed() == {}

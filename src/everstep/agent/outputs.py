@@ -93,21 +93,22 @@ class _Sending:
 
     def _by_url(self, bucket: transfer.Bucket, content: IO[bytes], stamp: tuple[int, int], digest: str) -> bool:
         """False: not this way. Raises OSError for a file that changes meanwhile: nobody could say what was stored."""
-        failed, size = 0, stamp[0]
-        while failed < transfer.TRIES:
-            told = transfer.ask(self._session, "output", {"path": self._name, "bytes": size, "sha256": digest})
-            if told is None:
+        sent: dict[int, int] = {}
+        # What was stored so often and is still missing went somewhere else than where the server looks.
+        while not bucket.hopeless and max(sent.values(), default=0) < transfer.TRIES:
+            puts = transfer.missing(self._session, self._name, stamp[0], digest)
+            if puts is None:
                 return False
-            if not told["puts"]:
+            if not puts:
                 return True
-            for put in told["puts"]:
+            for put in puts:
                 try:
-                    bucket.store(put["url"], content, put["start"], put["bytes"])
+                    bucket.store(put.url, content, put.start, put.bytes)
                 except transfer.Failed as error:
                     log.warning("output %s by URL: %s", self._name, error)
-                    failed += 1
+                    time.sleep(self._backoff.next_s())
                     break
-                failed = 0
+                sent[put.start] = sent.get(put.start, 0) + 1
                 self._began()
             if _stamp(content) != stamp:
                 raise OSError("it changes while it is stored")

@@ -6,19 +6,22 @@ URL, a few times, and goes through the server then.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import ssl
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, BinaryIO
 from urllib.parse import urlsplit
 
-from everstep.agent.link import Refused, Session
+from everstep.agent.link import LinkDown, Refused, Session
 from everstep.model import handshake as hs
 
 TRIES = 3
 """So often in a row the bucket may fail before the server itself is asked."""
+_CONNECT_S = 10.0
 _TIMEOUT_S = 60.0
 _PIECE = 1 << 20
 
@@ -27,12 +30,38 @@ class Failed(Exception):
     """The bucket did not do it; the text says what it said. A new URL may help."""
 
 
-def ask(session: Session, what: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the server says to ``PATH_FILES``; None: not by URL.
+@dataclass(frozen=True)
+class Put:
+    """A stretch of a file, in bytes, and the URL to which it goes."""
+
+    url: str
+    start: int
+    bytes: int
+
+
+def folder(session: Session, sha256: str) -> tuple[str, int] | None:
+    """URL and size in bytes of an uploaded folder; None: not by URL.
 
     Raises:
         LinkDown, Refused: see :mod:`everstep.agent.link`.
     """
+    told = _ask(session, "folder", {"sha256": sha256})
+    if told is None:
+        return None
+    with _sense():
+        return str(told["url"]), int(told["bytes"])
+
+
+def missing(session: Session, path: str, size: int, sha256: str) -> list[Put] | None:
+    """What of an output is to be stored; empty: it is all there, and kept; None: not by URL. Raises as `folder`."""
+    told = _ask(session, "output", {"path": path, "bytes": size, "sha256": sha256})
+    if told is None:
+        return None
+    with _sense():
+        return [Put(str(put["url"]), int(put["start"]), int(put["bytes"])) for put in told["puts"]]
+
+
+def _ask(session: Session, what: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         told = session.post_json(hs.PATH_FILES + what, dict(asked), timeout_s=_TIMEOUT_S)
     except Refused as error:
@@ -42,11 +71,28 @@ def ask(session: Session, what: str, asked: Mapping[str, Any]) -> dict[str, Any]
     return told if told.get("by_url") is True else None
 
 
+@contextlib.contextmanager
+def _sense() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError):
+        raise LinkDown("the server's answer about files makes no sense") from None
+
+
 class Bucket:
-    """The way to whatever host the URLs name; its connections are kept. For one thread, in a ``with``."""
+    """The way to whatever host the URLs name; its connections are kept. For one thread, in a ``with``.
+
+    It is ``hopeless`` once nothing came through three times in a row: there may be no way from here to there at all.
+    """
 
     def __init__(self) -> None:
         self._lines: dict[str, http.client.HTTPConnection] = {}
+        self._failed = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the server itself is to be asked from now on."""
+        return self._failed >= TRIES
 
     def __enter__(self) -> Bucket:
         return self
@@ -68,28 +114,29 @@ class Bucket:
         file.truncate()
         response = self._ask("GET", url)
         if response.length is not None and response.length != size:
-            self._hang_up(url)
-            raise Failed(f"it has {response.length} bytes, not {size}")
+            raise self._failure(url, f"it has {response.length} bytes, not {size}")
         while size:
             piece = self._read(url, response, min(size, _PIECE))
             file.write(piece)
             size -= len(piece)
         self._read(url, response, _PIECE, at_end=True)
+        self._failed = 0
 
     def store(self, url: str, file: IO[bytes], start: int, size: int) -> None:
         """Make a stretch of ``file`` an object. Raises Failed."""
         self._read(url, self._ask("PUT", url, _pieces(file, start, size), size), _PIECE, at_end=True)
+        self._failed = 0
 
     def _ask(
         self, method: str, url: str, body: Iterator[bytes] | None = None, size: int = 0
     ) -> http.client.HTTPResponse:
         """The answer, whose body is yet to be read. Raises Failed unless it is one of success."""
         parts = urlsplit(url)
-        line = self._lines.get(parts.netloc)
-        if line is None:
-            line = self._lines[parts.netloc] = _line(parts.scheme, parts.netloc)
         headers = {} if body is None else {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         try:
+            line = self._lines.get(parts.netloc)
+            if line is None:
+                line = self._lines[parts.netloc] = _line(parts.scheme, parts.netloc)
             line.request(method, f"{parts.path}?{parts.query}", body=body, headers=headers)
             response = line.getresponse()
             if response.status == 200:
@@ -97,32 +144,42 @@ class Bucket:
             said = f"HTTP {response.status} {response.read(300).decode(errors='replace')}"
         except (OSError, http.client.HTTPException) as error:
             said = f"{type(error).__name__}: {error}"
-        self._hang_up(url)
-        raise Failed(said)
+        raise self._failure(url, said)
 
     def _read(self, url: str, response: http.client.HTTPResponse, size: int, *, at_end: bool = False) -> bytes:
         try:
             piece = response.read(size)
         except (OSError, http.client.HTTPException) as error:
-            self._hang_up(url)
-            raise Failed(f"{type(error).__name__}: {error}") from None
+            raise self._failure(url, f"{type(error).__name__}: {error}") from None
         if not piece and not at_end:
-            self._hang_up(url)
-            raise Failed("it ended early")
+            raise self._failure(url, "it ended early")
         return piece
 
-    def _hang_up(self, url: str) -> None:
+    def _failure(self, url: str, said: str) -> Failed:
         """The next request goes over a new connection: of this one, something may be unread."""
-        self._lines.pop(urlsplit(url).netloc).close()
+        line = self._lines.pop(urlsplit(url).netloc, None)
+        if line is not None:
+            line.close()
+        self._failed += 1
+        return Failed(said)
 
 
 def _line(scheme: str, netloc: str) -> http.client.HTTPConnection:
+    """A new connection. Raises OSError."""
     if scheme == "http":
-        return http.client.HTTPConnection(netloc, timeout=_TIMEOUT_S)
-    return http.client.HTTPSConnection(netloc, timeout=_TIMEOUT_S, context=ssl.create_default_context())
+        line = http.client.HTTPConnection(netloc, timeout=_CONNECT_S)
+    else:
+        line = http.client.HTTPSConnection(netloc, timeout=_CONNECT_S, context=ssl.create_default_context())
+    line.connect()
+    line.sock.settimeout(_TIMEOUT_S)
+    return line
 
 
 def _pieces(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
-    """A stretch of a file; each piece has the time of one answer, not the whole. A file that became shorter fails."""
+    """A stretch of a file; each piece has the time of one answer, not the whole."""
     for at in range(start, start + size, _PIECE):
-        yield os.pread(file.fileno(), min(_PIECE, start + size - at), at)
+        length = min(_PIECE, start + size - at)
+        piece = os.pread(file.fileno(), length, at)
+        if len(piece) != length:
+            raise OSError("the file became shorter")  # or the other side would wait for the rest
+        yield piece

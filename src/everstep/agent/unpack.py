@@ -56,11 +56,11 @@ def _by_url(session: Session, sha256: str, file: BinaryIO) -> bool:
     backoff = Backoff()
     with transfer.Bucket() as bucket:
         for _ in range(transfer.TRIES):
-            told = transfer.ask(session, "folder", {"sha256": sha256})
-            if told is None:
-                return False
+            found = transfer.folder(session, sha256)
+            if found is None:
+                break
             try:
-                bucket.fetch(told["url"], file, told["bytes"])
+                bucket.fetch(found[0], file, found[1])
                 if _digest(file) == sha256:
                     return True
                 raise transfer.Failed("it arrived with another digest")
