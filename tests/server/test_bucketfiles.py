@@ -194,7 +194,9 @@ async def test_what_is_not_right_in_the_bucket_comes_from_the_server(wired: Wire
     assert (await wired.fetched(digest) / "main").stat().st_size == 5000
 
 
-async def test_a_url_that_has_run_out_is_replaced(wired: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_url_that_has_run_out_is_replaced(
+    wired: Wired, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     digest = await wired.bring(packed(main=b"x"))
     right, given = wired.files.folder, []
 
@@ -209,6 +211,8 @@ async def test_a_url_that_has_run_out_is_replaced(wired: Wired, monkeypatch: pyt
     assert (await wired.fetched(digest) / "main").read_bytes() == b"x"
     assert len(given) == 3
     assert [how for method, _, how in wired.seen() if method == "GET"] == ["url"]
+    assert "HTTP 403 SignatureDoesNotMatch" in caplog.text
+    assert "X-Amz" not in caplog.text
 
 
 async def test_a_machine_gets_what_its_own_job_names_and_nothing_when_it_is_gone(wired: Wired) -> None:
@@ -217,7 +221,9 @@ async def test_a_machine_gets_what_its_own_job_names_and_nothing_when_it_is_gone
     status, told = await wired.ask("folder", {"sha256": digest})
     assert (status, told["by_url"]) == (200, True)
     assert urlsplit(told["url"]).path == f"/bucket/files/{wired.name}/uploads/{digest}.tar.gz"
-    assert (await wired.ask("folder", {"sha256": digest}, machine="i-unknown"))[0] == 404
+    assert await wired.ask("folder", {"sha256": digest}, machine="i-unknown") == (200, {"by_url": False})
+    wired.rig.desk.given_for[InstanceId("i-2")] = JobId("j-2")  # what it did before it came to this job
+    assert await wired.ask("folder", {"sha256": digest}, machine="i-2") == (200, {"by_url": False})
     wired.rig.controller.job_of = lambda instance: None  # type: ignore[method-assign]
     assert await wired.ask("folder", {"sha256": digest}) == (200, {"by_url": False})
     told = await wired.ask("output", {"sha256": digest, "bytes": 1, "path": "a"})
@@ -361,10 +367,14 @@ async def test_paths_that_lead_elsewhere_are_refused(wired: Wired, path: str) ->
 
 
 @pytest.mark.parametrize(
-    "more", [{"sha256": "../../x"}, {"sha256": None}, {"bytes": -1}, {"bytes": True}, {"path": 1}], ids=str
+    "more",
+    [{"sha256": "../../x"}, {"sha256": None}, {"bytes": -1}, {"bytes": True}, {"bytes": 1 << 50}, {"path": 1}],
+    ids=str,
 )
 async def test_what_is_no_output_is_refused(wired: Wired, more: dict[str, Any]) -> None:
-    assert (await wired.ask("output", {"path": "a", "bytes": 1, "sha256": "0" * 64, **more}))[0] == 422
+    status, _ = await wired.ask("output", {"path": "a", "bytes": 1, "sha256": "0" * 64, **more})
+    assert status == (413 if more.get("bytes") == 1 << 50 else 422)
+    assert wired.seen() == []
 
 
 async def test_a_path_longer_than_a_key_goes_through_the_server(wired: Wired) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import re
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,7 +25,10 @@ TRIES = 3
 """So often in a row the bucket may fail before the server itself is asked."""
 _CONNECT_S = 10.0
 _TIMEOUT_S = 60.0
+_IDLE_S = 4.0  # stores hang up on whoever is silent for longer than that
 _PIECE = 1 << 20
+_SAID = 4096
+_CODE = re.compile(rb"<Code>(\w{1,80})</Code>")
 
 
 class Failed(Exception):
@@ -88,6 +93,7 @@ class Bucket:
     def __init__(self) -> None:
         self._lines: dict[str, http.client.HTTPConnection] = {}
         self._failed = 0
+        self._used = 0.0
 
     @property
     def hopeless(self) -> bool:
@@ -100,8 +106,7 @@ class Bucket:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for line in self._lines.values():
-            line.close()
+        self._hang_up()
 
     def fetch(self, url: str, file: BinaryIO, size: int) -> None:
         """Write an object of ``size`` bytes into ``file``, from its beginning.
@@ -114,17 +119,17 @@ class Bucket:
         file.truncate()
         response = self._ask("GET", url)
         if response.length is not None and response.length != size:
-            raise self._failure(url, f"it has {response.length} bytes, not {size}")
+            raise self._failure(f"it has {response.length} bytes, not {size}")
         while size:
-            piece = self._read(url, response, min(size, _PIECE))
+            piece = self._read(response, min(size, _PIECE))
             file.write(piece)
             size -= len(piece)
-        self._read(url, response, _PIECE, at_end=True)
+        self._read(response, _PIECE, at_end=True)
         self._failed = 0
 
     def store(self, url: str, file: IO[bytes], start: int, size: int) -> None:
         """Make a stretch of ``file`` an object. Raises Failed."""
-        self._read(url, self._ask("PUT", url, _pieces(file, start, size), size), _PIECE, at_end=True)
+        self._read(self._ask("PUT", url, _pieces(file, start, size), size), _PIECE, at_end=True)
         self._failed = 0
 
     def _ask(
@@ -133,6 +138,8 @@ class Bucket:
         """The answer, whose body is yet to be read. Raises Failed unless it is one of success."""
         parts = urlsplit(url)
         headers = {} if body is None else {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        if time.monotonic() - self._used > _IDLE_S:
+            self._hang_up()
         try:
             line = self._lines.get(parts.netloc)
             if line is None:
@@ -141,27 +148,32 @@ class Bucket:
             response = line.getresponse()
             if response.status == 200:
                 return response
-            said = f"HTTP {response.status} {response.read(300).decode(errors='replace')}"
+            # Of its words no more than the code: the others may show who signed, and what.
+            code = _CODE.search(response.read(_SAID))
+            said = f"HTTP {response.status}" + (f" {code[1].decode()}" if code else "")
         except (OSError, http.client.HTTPException) as error:
             said = f"{type(error).__name__}: {error}"
-        raise self._failure(url, said)
+        raise self._failure(said)
 
-    def _read(self, url: str, response: http.client.HTTPResponse, size: int, *, at_end: bool = False) -> bytes:
+    def _read(self, response: http.client.HTTPResponse, size: int, *, at_end: bool = False) -> bytes:
         try:
             piece = response.read(size)
         except (OSError, http.client.HTTPException) as error:
-            raise self._failure(url, f"{type(error).__name__}: {error}") from None
+            raise self._failure(f"{type(error).__name__}: {error}") from None
         if not piece and not at_end:
-            raise self._failure(url, "it ended early")
+            raise self._failure("it ended early")
+        self._used = time.monotonic()
         return piece
 
-    def _failure(self, url: str, said: str) -> Failed:
-        """The next request goes over a new connection: of this one, something may be unread."""
-        line = self._lines.pop(urlsplit(url).netloc, None)
-        if line is not None:
-            line.close()
+    def _failure(self, said: str) -> Failed:
+        """What to raise. The next request goes over a new connection: of this one, something may be unread."""
+        self._hang_up()
         self._failed += 1
         return Failed(said)
+
+    def _hang_up(self) -> None:
+        while self._lines:
+            self._lines.popitem()[1].close()
 
 
 def _line(scheme: str, netloc: str) -> http.client.HTTPConnection:

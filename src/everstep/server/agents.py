@@ -147,8 +147,7 @@ class AgentApp:
         return 200, _encode({"sha256": found})
 
     async def _files(self, scope: Scope, receive: Receive) -> Reply:
-        instance = self._instance(scope)
-        state, machine = self._context.whose(instance)
+        job, instance = self._context.desk.bearer(_bearer(scope))
         what = scope["path"].removeprefix(hs.PATH_FILES)
         asked = _object(await _body(scope, receive, JOIN_BYTES, "the question"))
         if what not in ("folder", "output"):
@@ -157,9 +156,10 @@ class AgentApp:
         if not isinstance(digest, str):
             raise BadInput(Problem("", "sha256", "expected a text"))
         bucket = self._context.bucket_files
-        # Who is gone may bring home what it has; but the server gives out nothing that outlives its word.
-        if bucket is None or self._context.controller.job_of(instance) != state.id:
+        # Who is gone may bring home what it has, but gets nothing that would be good for minutes.
+        if bucket is None or self._context.controller.job_of(instance) != job:
             return 200, _encode(_NOT_BY_URL)
+        state, machine = self._context.whose(instance)
         if what == "folder":
             _check_named(state, digest)
             found = await bucket.folder(digest)

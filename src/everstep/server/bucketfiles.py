@@ -32,8 +32,8 @@ from everstep.model.errors import BadInput, NotFound, Problem
 from everstep.model.ids import InstanceId, JobId
 from everstep.ports import BlobMissing
 from everstep.server.buckets import BucketRefuses, BucketTrouble, Place
-from everstep.server.files import StoredFile, checked_path
-from everstep.server.problems import disk_trouble
+from everstep.server.files import OUTPUT_BYTES, StoredFile, checked_path
+from everstep.server.problems import TooLarge, disk_trouble
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -193,11 +193,14 @@ class BucketFiles:
             told: what the machine says of it; ``folder`` is of no interest.
 
         Raises:
-            BadInput: the path leaves the job's outputs, or the digest is none. DiskFull: it could not be listed.
+            BadInput: the path leaves the job's outputs, or the digest is none. TooLarge.
+            DiskFull: it could not be listed.
         """
         path = checked_path(told.path)
         if not _DIGEST.fullmatch(told.sha256) or told.bytes < 0:
             raise BadInput(Problem("", "sha256", "expected 64 digits 0-9 a-f, and a size of at least 0"))
+        if told.bytes > OUTPUT_BYTES:
+            raise TooLarge(OUTPUT_BYTES, path)
         folder = f"outputs/{job}/{_named(instance)}/{path}"
         parts = list(_parts(Listed(path, told.bytes, told.sha256, folder)))
         if len(parts[-1][0].encode("utf-8", "replace")) > _LONGEST_KEY:

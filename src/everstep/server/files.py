@@ -139,8 +139,9 @@ class Files:
         return target
 
     def drop_output(self, job: JobId, path: str) -> None:
-        """There is a newer one of that path elsewhere."""
-        self._inside(job, path).unlink(missing_ok=True)
+        """There is a newer one of that path elsewhere. Folders stay."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            self._inside(job, path).unlink()
 
     def _inside(self, job: JobId, path: str) -> Path:
         root = self.folder_of(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from everstep.client.results import LogPart
@@ -58,7 +58,7 @@ class Reader:
         self._offset = offset
         self._done_before, self._at = _decode(cursor) if cursor else (-1, {})
 
-    async def parts(self, state: JobState) -> AsyncIterator[LogPart]:
+    async def parts(self, state: JobState) -> AsyncGenerator[LogPart]:
         """What is there now and was not given yet."""
         nodes = {key: node_of(state, key.attempt, key.instance) for key in self._book.keys(state.id)}
         keys = [key for key, node in nodes.items() if self._wanted.takes(key, node)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Query
@@ -99,12 +100,13 @@ async def logs(
 
 async def _page(reader: Reader, state: JobState) -> dict[str, Any]:
     parts, size, more = [], 0, False
-    async for part in reader.parts(state):
-        parts.append(part)
-        size += part.end - part.offset
-        if size >= _ANSWER_BYTES:
-            more = True
-            break
+    async with aclosing(reader.parts(state)) as found:
+        async for part in found:
+            parts.append(part)
+            size += part.end - part.offset
+            if size >= _ANSWER_BYTES:
+                more = True
+                break
     return {"parts": to_dict(parts), "cursor": reader.cursor, "more": more}
 
 
