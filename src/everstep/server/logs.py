@@ -149,12 +149,7 @@ class LogBook:
         log = self._logs(job).get(key)
         if log is None:
             return (), 0
-        while log.searched < log.end:
-            at, data = _read(log, log.searched, _SEARCHED_BYTES)
-            found, log.searched = find(data, at)
-            log.marks += found
-            if at + len(data) >= log.end:
-                break
+        _search(log, log.end)
         return log.marks, log.searched
 
     # --- What is elsewhere --------------------------------------------------------------------------------------------
@@ -175,14 +170,15 @@ class LogBook:
             job, key: of which log.
             over: asked of the file of the last segment, to which any byte that comes is added.
         """
-        self.marks(job, key)
         log = self._logs(job).get(key)
         if log is None or not log.starts:
             return None
         start, *others = log.starts
         segment, path = Segment(start, (others[0] if others else log.end) - start), log.folder / _segment(start)
-        grows = not others and not over(path)
-        return None if not segment.size or log.searched < segment.end or grows else (segment, path)
+        if not segment.size or not (others or over(path)):
+            return None
+        _search(log, segment.end)
+        return (segment, path) if log.searched >= segment.end else None
 
     def sent(self, job: JobId, key: LogKey, segment: Segment) -> None:
         """A segment is elsewhere now, and not here any more; unless it has grown meanwhile. Raises OSError."""
@@ -320,6 +316,16 @@ def _marks_in(place: Path) -> list[Mark]:
         return [Mark(*row) for row in json.loads(place.read_text())]
     except (ValueError, TypeError):
         return []  # a machine that lost power may have kept the name alone: then what was repeated is not cut
+
+
+def _search(log: _Log, until: int) -> None:
+    """Looks for marks up to ``until``, or where one begins of which the rest has not come yet."""
+    while log.searched < until:
+        at, data = _read(log, log.searched, _SEARCHED_BYTES)
+        found, log.searched = find(data, at)
+        log.marks += found
+        if at + len(data) >= log.end:
+            break
 
 
 def _read(log: _Log, offset: int, limit: int) -> tuple[int, bytes]:
