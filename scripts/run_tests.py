@@ -48,6 +48,9 @@ def _pytest(arguments: Sequence[str]) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "failed")
         environment = {**os.environ, "EVERSTEP_TEST_FAILED": str(report)}  # tests/conftest.py writes it
+        # Container images often set this. Then every worker would rewrite all tests, and each of the thousands of
+        # processes that they start would compile what it imports: a fifth of the whole time.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [sys.executable, "-m", "pytest", *arguments]
         status = subprocess.run(command, cwd=REPOSITORY, env=environment, check=False).returncode
         return status, report.read_text().splitlines() if report.exists() else []

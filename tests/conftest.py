@@ -5,6 +5,7 @@ Environment: ``EVERSTEP_TEST_ALL=1`` runs every case and more examples; ``EVERST
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -69,11 +70,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if family is not None:
             families.setdefault(family, []).append(item.nodeid)
     chosen = sampling.choose(families, sampling.current_commit(ROOT))
-    left_out = [item for item in items if _family(item) is not None and item.nodeid not in chosen]
+    kept, left_out = [], []
+    for item in items:
+        (kept if _family(item) is None or item.nodeid in chosen else left_out).append(item)
     if left_out:
         config.stash[LEFT_OUT] = len(left_out)
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    # A million objects of torch, the clouds' libraries and the tests themselves stay to the end: the collector need
+    # not look through them again and again.
+    gc.freeze()
 
 
 def _family(item: pytest.Item) -> str | None:

@@ -96,8 +96,13 @@ class Agents:
         self._folder = folder
         self._started: list[RunningAgent] = []
 
-    def start(self, instance: str = "i-1", *, again: RunningAgent | None = None, **boot: str) -> RunningAgent:
-        """A new agent, or (``again``) a restarted one on the same root."""
+    def start(
+        self, instance: str = "i-1", *, again: RunningAgent | None = None, first: str = "", **boot: str
+    ) -> RunningAgent:
+        """A new agent, or (``again``) a restarted one on the same root.
+
+        ``first``: Python that its process runs before it begins, to make a wait of minutes a short one.
+        """
         member = again.member if again else self.server.admit(instance)
         root = self._folder / instance
         root.mkdir(exist_ok=True)
@@ -116,10 +121,16 @@ class Agents:
             **boot,
         }
         with open(output, "wb") as stderr:
-            process = subprocess.Popen([self._python, str(self._pyz)], env=env, stderr=stderr, cwd=self._folder)
+            process = subprocess.Popen(self._command(first), env=env, stderr=stderr, cwd=self._folder)
         agent = RunningAgent(process, member, root, mark, output)
         self._started.append(agent)
         return agent
+
+    def _command(self, first: str) -> list[str]:
+        if not first:
+            return [self._python, str(self._pyz)]
+        start = "from everstep.agent.__main__ import main; sys.exit(main([]))"
+        return [self._python, "-c", f"import sys; sys.path.insert(0, {str(self._pyz)!r}); {first}; {start}"]
 
     def close(self) -> None:
         left = []

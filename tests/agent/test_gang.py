@@ -167,7 +167,7 @@ def test_library_reports_become_messages(server: AgentServer, agents: Agents) ->
     driver = Driver(server, agent)
     script = r"""
 cd "$EVERSTEP_REPORT_DIR"
-echo '{"t": 1, "kind": "restored", "base": "1:5", "restore_s": 0.25}' >> facts-0.jsonl
+echo '{"t": 1, "kind": "restored", "base": "1:5", "restore_s": 0.25, "missed": "1:3"}' >> facts-0.jsonl
 echo '{"t": 1, "kind": "restored", "base": "1:5", "restore_s": 0.5}' >> facts-1.jsonl
 echo 'torn' >> facts-0.jsonl
 echo '{"t": 2, "kind": "warning", "text": "slow disk"}' >> facts-0.jsonl
@@ -183,7 +183,7 @@ exit 1
     driver.run(what)
     progress = server.wait_message(agent.member, hs.MSG_PROGRESS)
     assert (progress["step"], progress["total"], progress["metrics"]) == (8, 10, {"loss": 0.5})
-    assert [m["restore_s"] for m in agent.member.of_kind(hs.MSG_RESTORED)] == [0.25]
+    assert [(m["restore_s"], m["missed"]) for m in agent.member.of_kind(hs.MSG_RESTORED)] == [(0.25, "1:3")]
     assert [m["step"] for m in agent.member.of_kind(hs.MSG_SAVED)] == [7]
     server.wait_message(agent.member, hs.MSG_HEARTBEAT, where=lambda m: m.get("warnings") == ["rank 0: slow disk"])
     # With our library no signal is sent: the control file says it all. torchrun turns exit code 75 into 1.

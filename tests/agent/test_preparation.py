@@ -75,6 +75,28 @@ def test_setup_is_told_the_address_of_every_node_and_waits_for_those_that_boot_l
     assert (agent.root / "workdir" / "told").read_text() == "1 of 10.0.0.9 127.0.0.1\n"
 
 
+def test_setup_goes_on_without_machines_that_never_join_and_its_log_says_so(
+    server: AgentServer, agents: Agents
+) -> None:
+    what = spec("true", num_nodes=2, setup="echo with $SKYPILOT_SETUP_NODE_IPS")
+    agent = agents.start(first="from everstep.agent import prepare; prepare.GATHER_S = 0.5")
+    driver = Driver(server, agent)
+    server.wait(lambda: agent.member.joined, what="join")
+    alone: dict[str, object] = {hs.ORDERS_PEERS: [], hs.ORDERS_NODE_RANK: None}
+    driver.order(hs.PHASE_PREPARE, 1, what, **alone)
+    server.wait_message(agent.member, hs.MSG_READY)
+    driver.log(
+        "[everstep] setup did not wait any longer: 1 of 2 nodes joined within 0.5 s; "
+        "SKYPILOT_SETUP_NODE_IPS has their addresses alone\nwith 127.0.0.1\n",
+        name="setup",
+    )
+    peers = [{"rank": rank, "address": f"10.0.0.{rank}", "probe_port": 1} for rank in (0, 1)]
+    driver.order(hs.PHASE_PREPARE, 1, what, **{**alone, hs.ORDERS_PEERS: peers})
+    beats = len(agent.member.of_kind(hs.MSG_HEARTBEAT))
+    server.wait_message(agent.member, hs.MSG_HEARTBEAT, count=beats + 3)
+    assert agent.member.log_text(1, "setup").count("with ") == 1, "who comes too late does not make it run again"
+
+
 def test_disk_of_an_earlier_machine_spares_the_download_not_the_setup(server: AgentServer, agents: Agents) -> None:
     work = server.add_folder(archive({"file": "x"}))
     what = spec("true", setup="cat file >> ran; echo set up on $EVERSTEP_INSTANCE", workdir=work)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,10 +13,14 @@ from pathlib import Path
 import pytest
 
 from scripts.check_floor import FLOORS, loaded_by
-from scripts.source_tree import imports, sources
+from scripts.source_tree import Source, imports, sources
 from tests.architecture.planted import REPOSITORY
 
-BY_MODULE = {source.module: source for source in sources(REPOSITORY)}
+
+@functools.cache
+def by_module() -> dict[str, Source]:
+    """Every module of everstep, parsed when somebody asks: most workers of a test run do not."""
+    return {source.module: source for source in sources(REPOSITORY)}
 
 
 def interpreter(minor: int) -> str:
@@ -31,21 +36,21 @@ def interpreter(minor: int) -> str:
 
 
 def needs_torch(module: str) -> bool:
-    closure = loaded_by(module, BY_MODULE)
-    return any(found.module.partition(".")[0] == "torch" for name in closure for found in imports(BY_MODULE[name]))
+    closure = loaded_by(module, by_module())
+    return any(found.module.partition(".")[0] == "torch" for name in closure for found in imports(by_module()[name]))
 
 
 @pytest.mark.expensive(family="old Pythons")
 @pytest.mark.parametrize("part", FLOORS)
 def test_it_loads_on_its_oldest_python(part: str, tmp_path: Path) -> None:
-    modules = sorted(loaded_by(f"everstep.{part}", BY_MODULE))
+    modules = sorted(loaded_by(f"everstep.{part}", by_module()))
     if f"everstep.{part}" not in modules:
         pytest.skip(f"everstep.{part} does not exist yet")
     python = interpreter(FLOORS[part])
     # Without torch there (it is not ours to install), what needs it is compiled and the rest is run.
     runnable = [name for name in modules if not name.endswith("__main__") and not needs_torch(name)]
     lines = ["import sys", f"sys.path.insert(0, {str(REPOSITORY / 'src')!r})"]
-    lines += [f"compile(open({str(BY_MODULE[name].path)!r}).read(), {name!r}, 'exec')" for name in modules]
+    lines += [f"compile(open({str(by_module()[name].path)!r}).read(), {name!r}, 'exec')" for name in modules]
     lines += [f"import {name}" for name in runnable]
     command = [python, "-I", "-B", "-c", "\n".join(lines)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

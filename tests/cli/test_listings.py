@@ -115,6 +115,8 @@ def test_why_is_told_oldest_first(cli: Cli, client: FakeClient) -> None:
 
 def test_events_end_with_how_the_job_ended(cli: Cli, client: FakeClient) -> None:
     assert "the job" not in cli("events", "aaaa").out
+    for arguments in (("events", "aaaa"), ("events", "aaaa", "-f")):
+        assert "  job submitted  " in cli(*arguments).out
     ended = {"phase": "failed", "exit_code": 41, "why": "RuntimeError: x\nmore", "ended_at": NOW}
     client.found = {RUNNING.job: dataclasses.replace(RUNNING, **ended)}
     for arguments in (("events", "aaaa"), ("events", "aaaa", "-f")):

@@ -75,7 +75,7 @@ def test_only_the_end_of_long_last_words_is_shown(cli: Cli, client: FakeClient) 
         ((), replace(WAITING, phase="cancelled", why="by ann"), "never started, it was cancelled: by ann"),
         ((), replace(RUNNING, job=WAITING.job), "wrote no output yet"),
         ((), replace(RUNNING, job=WAITING.job, phase="succeeded"), "wrote no output"),
-        (("--rank", "7"), replace(RUNNING, job=WAITING.job), "wrote no such output yet"),
+        (("--rank", "1"), replace(RUNNING, job=WAITING.job), "wrote no such output yet"),
     ],
 )
 def test_logs_without_a_line_say_why(
@@ -84,6 +84,34 @@ def test_logs_without_a_line_say_why(
     client.found = {detail.job: detail}
     done = cli("logs", "bbbb", *words)
     assert (done.code, done.out, done.err) == (0, "", f"j-bbbb2222 {said}\n")
+
+
+RANKS = {"gang": {"groups": [{"count": 2, "ranks_per_node": 4}]}}
+
+
+@pytest.mark.parametrize(
+    ("words", "task", "said"),
+    [
+        (("--rank", "8"), RANKS, "--rank: j-aaaa1111 has no rank 8; there are ranks 0 to 7"),
+        (("--rank", "1"), {"gang": {"groups": [{"count": 1}]}}, "--rank: j-aaaa1111 has no rank 1; there is rank 0"),
+        (("--node", "2"), RANKS, "--node: j-aaaa1111 has no node 2; there are nodes 0 to 1"),
+        (("--attempt", "7"), RANKS, "--attempt: j-aaaa1111 has no attempt 7; there are attempts 1 to 2"),
+        (("-f", "--rank", "8"), RANKS, "--rank: j-aaaa1111 has no rank 8; there are ranks 0 to 7"),
+    ],
+)
+def test_what_the_job_does_not_have_is_bad_input(
+    cli: Cli, client: FakeClient, words: tuple[str, ...], task: dict[str, Any], said: str
+) -> None:
+    client.found = {RUNNING.job: replace(RUNNING, task=task)}
+    done = cli("logs", "aaaa", *words)
+    assert (done.code, done.out, done.err) == (2, "", f"everstep logs: {said}\n")
+    assert client.called("logs") == []
+
+
+def test_a_later_attempt_may_be_waited_for(cli: Cli, client: FakeClient) -> None:
+    assert cli("logs", "aaaa", "-f", "--attempt", "3").code == 0
+    client.found = {RUNNING.job: replace(RUNNING, phase="succeeded")}
+    assert cli("logs", "aaaa", "-f", "--attempt", "3").code == 2
 
 
 def test_who_follows_a_job_that_waits_is_told_so_at_once(cli: Cli, client: FakeClient) -> None:

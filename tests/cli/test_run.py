@@ -44,12 +44,12 @@ def test_plan_upload_submit_detached(cli: Cli, client: FakeClient, folder: Path)
     assert done.code == 0, done.err
     assert done.out == "j-aaaa1111\n"
     assert "spot: auto" in done.err
-    assert "choice   box-a spot at $0.40/h" in done.err
-    assert "resumed by" not in done.err, "nobody knows: the script does not train"
+    assert "choice      box-a spot at $0.40/h" in done.err
+    assert "nobody, as far as is to be seen: train.py imports no torch" in done.err
     assert "$0.80/h in all" in done.err
     for warning in ("warning: be careful", "warning: task.yaml:4: resources.image_id"):
         assert warning in done.err
-    assert "uploading" in done.err
+    assert f"uploading {folder / 'code'}: 1 file, " in done.err
     assert "follow it with: everstep logs -f j-aaaa1111" in done.err
     [(archive,)] = client.called("upload")
     assert submitted(client).workdir_digest == archive.removesuffix(".tar.gz") != ""
@@ -68,7 +68,7 @@ def test_the_plan_says_who_will_save_and_resume(cli: Cli, client: FakeClient, fo
         ("torchrun --nproc-per-node 2 sub/other.py", "sub/other.py"),
         ("python -m sub.other", "sub/other.py"),
         ("python -m sub", "sub/__main__.py"),
-        ("python missing.py", ""),
+        ("bash missing.sh", ""),
         ("sleep 5", ""),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_command_that_names_a_file_here_brings_this_folder(
     here = folder / "code"
     monkeypatch.chdir(here)
     (here / "sub").mkdir()
-    for name in ("other.py", "__main__.py"):
+    for name in ("train.py", "other.py", "__main__.py"):
         (here / "sub" / name).write_text("print(2)\n")
     for words in (command.split(), [command]):
         client.calls.clear()
@@ -91,6 +91,33 @@ def test_a_command_that_names_a_file_here_brings_this_folder(
     assert cli("run", "-y", "-d", "--workdir", "sub", "--", *command.split()).code == 0
     [(archive,)] = client.called("upload")
     assert submitted(client).workdir_digest == archive.removesuffix(".tar.gz")
+
+
+@pytest.mark.parametrize(
+    "command", ["python trian.py --lr 1", "python3.11 -u trian.py", "/usr/bin/python trian.py && echo done"]
+)
+def test_a_script_that_is_nowhere_is_missed_before_anything_is_leased(
+    cli: Cli, client: FakeClient, folder: Path, command: str
+) -> None:
+    (folder / "train.py").write_text("print(1)\n")
+    text = f"everstep run: there is no file trian.py in {folder}; did you mean 'train.py'?\n"
+    for words in (command.split(), [command]):
+        done = cli("run", "-y", "-d", "--", *words)
+        assert (done.code, done.err) == (2, text)
+    done = cli("run", "-y", "-d", "--workdir", "code", "--", "python", "sub/gone.py")
+    where = f"there is no file sub/gone.py in {folder / 'code'}; go to its folder, or give that with --workdir\n"
+    assert (done.code, done.err) == (2, f"everstep run: {where}")
+    assert client.calls == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["python -c gone.py", "python -m gone", "python $SCRIPT.py", "python /opt/gone.py", "cd sub && python gone.py"],
+)
+def test_a_script_that_may_be_on_the_machines_is_not_missed(
+    cli: Cli, client: FakeClient, folder: Path, command: str
+) -> None:
+    assert cli("run", "-y", "-d", "--", command).code == 0
 
 
 def test_what_to_bring_home(cli: Cli, client: FakeClient, folder: Path) -> None:
@@ -121,6 +148,29 @@ def test_a_dry_run_uploads_and_submits_nothing(cli: Cli, client: FakeClient, fol
     assert {call[0] for call in client.calls} == {"plan"}
 
 
+@pytest.mark.parametrize("words", [("--dry-run",), ("-y", "-d")])
+def test_a_folder_that_is_too_large_is_refused_by_a_dry_run_too(
+    cli: Cli, client: FakeClient, folder: Path, words: tuple[str, ...]
+) -> None:
+    with (folder / "code" / "weights.bin").open("wb") as file:
+        file.truncate(3 << 30)  # a hole: it takes no room
+    done = cli("run", "task.yaml", *words)
+    assert done.code == 2
+    assert "code: workdir: has 3.0 GiB, at most 100.0 MiB; the largest files are weights.bin (3.0 GiB)" in done.err
+    assert client.called("upload") == client.called("submit") == []
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ("-y", "-d")])
+def test_a_task_that_nothing_on_sale_fits_is_refused(
+    cli: Cli, client: FakeClient, folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    text = "nothing on sale has H100:8; the nearest is m1 (V100:1, 8 CPUs, 61 GiB); on sale from local: m1 (V100:1)"
+    monkeypatch.setattr(client, "plan", lambda task: replace(PLAN, offers=(), choice={}, wait="w", unsold=text))
+    done = cli("run", "task.yaml", *words)
+    assert (done.code, done.err) == (2, f"task.yaml: resources: {text}\n")
+    assert client.calls == []
+
+
 def test_flags_win_over_the_file(cli: Cli, client: FakeClient, folder: Path) -> None:
     words = "--name other --num-nodes 3 --nproc 2 --no-spot --gpus A100:8 --keep-on-failure 60m --project lab"
     assert cli("run", "task.yaml", "-y", "-d", *words.split()).code == 0
@@ -132,12 +182,14 @@ def test_flags_win_over_the_file(cli: Cli, client: FakeClient, folder: Path) -> 
 
 
 def test_a_command_is_run_once_per_node_as_typed(cli: Cli, client: FakeClient, folder: Path) -> None:
+    (folder / "my train.py").write_text("print(1)\n")
     assert cli("run", "-y", "-d", "--", "python", "my train.py", "--name", "x").code == 0
     task = submitted(client)
     assert (task.run, task.argv, task.name) == ("python 'my train.py' --name x", (), "my-train")
 
 
 def test_a_command_with_nproc_is_run_once_per_rank_without_a_shell(cli: Cli, client: FakeClient, folder: Path) -> None:
+    (folder / "a b.py").write_text("print(1)\n")
     assert cli("run", "-y", "-d", "--nproc", "2", "--", "python", "a b.py", "$X").code == 0
     task = submitted(client)
     assert (task.run, task.argv, task.gang.groups[0].ranks_per_node) == ("", ("python", "a b.py", "$X"), 2)
@@ -206,6 +258,15 @@ def test_plain_output_tells_each_change_once(cli: Cli, client: FakeClient, folde
     err = cli("run", "task.yaml", "-y").err
     assert err.count("waits for capacity") == 1
     assert err.count("running  step 1200/5000  loss 1.832  2/2 machines  spot $0.80/h  $0.0123 so far") == 1
+
+
+def test_the_cost_steps_back_only_in_the_final_bill(cli: Cli, client: FakeClient, folder: Path) -> None:
+    costs = [0.5, 0.68, 0.67]
+    views = [replace(RUNNING, phase=f"running {n}", cost_usd=cost) for n, cost in enumerate(costs)]
+    client.endings = iter([*views, *[replace(ENDED, cost_usd=0.6)] * 9999])
+    err = cli("run", "task.yaml", "-y").err
+    assert re.findall(r"\$(\S+) so far", err) == ["0.50", "0.68", "0.68", "0.60"]
+    assert "cost $0.60" in err
 
 
 def test_a_restarting_server_does_not_end_it(

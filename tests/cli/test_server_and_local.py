@@ -23,7 +23,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Arguments of every start; no process is made."""
     calls: list[tuple[str, ...]] = []
 
-    def start(home: Home, *, arguments: tuple[str, ...] = ()) -> ServerInfo:
+    def start(home: Home, *, arguments: tuple[str, ...] = (), **_: object) -> ServerInfo:
         calls.append(arguments)
         return INFO
 
@@ -37,18 +37,25 @@ def test_start_passes_its_options_on(cli: Cli, started: list[tuple[str, ...]], t
     assert started == [("--port", "7", "--cloud", str(tmp_path / "box.yaml"), "--insecure")]
 
 
-def test_start_says_when_its_options_come_too_late(
+def test_a_server_that_runs_takes_no_other_options(
     cli: Cli, started: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    text = "running at http://127.0.0.1:7 (pid 42)"
     monkeypatch.setattr(launcher, "is_running", lambda home: True)
-    assert cli("server", "start").out == "already running at http://127.0.0.1:7 (pid 42)\n"
-    assert cli("server", "start", "--port", "9").out.endswith(
-        "; not used: --port 9 (stop it first: everstep server stop)\n"
+    monkeypatch.setattr(launcher, "status", lambda home: ServerStatus(True, True, INFO, text))
+    assert cli("server", "start").out == f"already {text}\n"
+    done = cli("server", "start", "--port", "9", "--insecure")
+    assert (done.code, done.out, done.err) == (
+        2,
+        "",
+        f"everstep server start: --port 9 --insecure cannot be given to a server that runs already: {text}; "
+        "stop it first: everstep server stop\n",
     )
+    assert started == [()]
 
 
 def test_a_server_that_does_not_start_is_told_in_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(home: Home, *, arguments: tuple[str, ...] = ()) -> ServerInfo:
+    def start(home: Home, *, arguments: tuple[str, ...] = (), **_: object) -> ServerInfo:
         raise ServerFailed("the server did not start (exit code 1)\nport 7 is taken")
 
     monkeypatch.setattr(launcher, "start_background", start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +157,17 @@ def test_a_bad_row_is_named_by_its_line(folder: Path, capsys: pytest.CaptureFixt
     assert not (folder / "out.csv").exists()
 
 
+def test_the_help_goes_from_one_job_to_many_and_the_page_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sim --help") == 0
+    commands = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)
+    assert commands == ["job", "grid", "zones", "world", "replay", "cheapest", "report"]
+
+
 def test_an_unknown_policy_is_refused_with_the_known_ones(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table(folder / "rows.csv", GRID, "one.json,1,4,5,0.5,0,greedyy")
     assert run("sim grid --rows rows.csv --traces . --out out.csv") == 2
     error = capsys.readouterr().err
-    assert error.startswith("rows.csv:2: policy: there is no policy 'greedyy'; known: auto, cheapest, ")
+    assert error.startswith("rows.csv:2: policy: there is no policy 'greedyy'; known: on_demand, spot_only, ")
     assert error.count("\n") == 1
 
 

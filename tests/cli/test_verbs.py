@@ -8,7 +8,7 @@ import pytest
 from everstep.client import results as r
 from everstep.client.home import NoServer
 from everstep.model.codec import to_dict
-from everstep.model.errors import Conflict
+from everstep.model.errors import BadInput, Conflict, Problem
 from everstep.model.task import Task
 from tests.cli.conftest import NOW, RUNNING, Cli, FakeClient
 from tests.cli.test_run import Terminal
@@ -44,6 +44,38 @@ def test_a_typing_error_in_the_last_id_changes_nothing(cli: Cli, client: FakeCli
 def test_an_ambiguous_beginning_changes_nothing(cli: Cli, client: FakeClient) -> None:
     assert cli("pause", "j-").code == 2
     assert client.called("pause") == []
+
+
+@pytest.mark.parametrize(("verb", "phase"), [("retry", "failed"), ("retry", "cancelled"), ("unpause", "paused")])
+def test_who_leases_again_sees_the_plan_and_is_asked(
+    cli: Cli, client: FakeClient, verb: str, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = replace(RUNNING, phase=phase, task=to_dict(Task(name="t", run="x")))
+    client.found = {RUNNING.job: idle, "j-bbbb2222": replace(idle, job="j-bbbb2222")}
+    done = cli(verb, "aaaa", "bbbb")
+    assert (done.code, client.called(verb)) == (2, []), "nobody could answer"
+    assert done.err == f"everstep {verb}: asks before it spends, and there is no terminal to ask on; add -y\n"
+    done = cli(verb, "aaaa", "bbbb", "-y")
+    assert (done.code, done.out) == (0, "j-aaaa1111: acquiring\nj-bbbb2222: acquiring\n")
+    assert done.err.count("choice   box-a spot at $0.40/h") == 2
+    for answer, code, asked in (("n\n", 1, 2), ("y\n", 0, 4)):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        done = cli(verb, "aaaa", "bbbb")
+        assert done.err.count("Go on with these?") == 1
+        assert (done.code, len(client.called(verb))) == (code, asked)
+
+
+def test_a_job_that_cannot_be_planned_anew_may_go_on(
+    cli: Cli, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(task: Task) -> r.PlanView:
+        raise BadInput(Problem("task", "objective.deadline", "the deadline was 9 s ago"))
+
+    monkeypatch.setattr(client, "plan", plan)
+    client.found = {RUNNING.job: replace(RUNNING, phase="failed", task=to_dict(Task(name="t", run="x")))}
+    done = cli("retry", "aaaa", "-y")
+    assert (done.code, done.out) == (0, "j-aaaa1111: acquiring\n")
+    assert done.err == "warning: j-aaaa1111: no plan: task: objective.deadline: the deadline was 9 s ago\n"
 
 
 def test_restore_names_the_new_base(cli: Cli, client: FakeClient) -> None:
@@ -160,7 +192,11 @@ def test_outputs_are_copied_with_their_folders(cli: Cli, client: FakeClient, tmp
     done = cli("outputs", "aaaa", "--to", str(tmp_path / "results"))
     assert done.code == 0, done.err
     assert (tmp_path / "results/node-0/model/weights.pt").read_text() == "node-0/model/weights.pt"
-    assert [line.split()[0] for line in done.out.splitlines()] == ["FILE", "node-0/model/weights.pt", "node-0/log"]
+    assert done.err == f"copied 2 files, 2.0 KiB, to {tmp_path / 'results'}\n"
+    heading, *lines = [line.split() for line in done.out.splitlines()]
+    assert heading == ["FILE", "SIZE", "COPIED", "TO"]
+    names = ("node-0/model/weights.pt", "node-0/log")
+    assert [(line[0], line[-1]) for line in lines] == [(name, str(tmp_path / "results" / name)) for name in names]
 
 
 def test_outputs_that_cannot_be_written_are_one_line(cli: Cli, client: FakeClient, tmp_path: Path) -> None:

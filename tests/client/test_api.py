@@ -12,6 +12,7 @@ import pytest
 from everstep.client import api
 from everstep.client.api import Client
 from everstep.client.home import Home, NoServer, ServerInfo, UnsafeFile, write_private
+from everstep.client.taskfile import load_task
 from everstep.client.wire import ServerTrouble, Unavailable, Wire
 from everstep.model import events as ev
 from everstep.model.errors import BadInput, Conflict, NotAuthorized, NotFound, Throttled
@@ -95,8 +96,26 @@ async def test_every_verb_speaks_to_the_server(rig: Rig, tmp_path: Path) -> None
     assert rig.context.secrets.get(JobId("j-00000000")) == {"A": "2"}
 
 
+async def test_what_was_read_from_a_file_is_handed_in_with_its_folder_and_its_secrets(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)\n")
+    text = "workdir: code\nrun: python train.py\nsecrets: {KEY: of-the-file, OTHER: stays-as-is}\n"
+    loaded = load_task("task.yaml", text=text, cwd=tmp_path)
+
+    def hand_in(client: Client) -> None:
+        assert client.plan(loaded).choice["zone"] == "east-a"
+        client.submit(loaded, secrets={"KEY": "given-here"})
+
+    async with rig.served() as url:
+        await using(url, hand_in)
+    [handed_in] = rig.controller.submitted
+    assert handed_in["task"].run == "python train.py"
+    assert rig.context.files.upload(handed_in["task"].workdir_digest) is not None
+    assert handed_in["secrets"] == {"KEY": "given-here", "OTHER": "stays-as-is"}
+
+
 async def test_a_retry_without_the_secrets_that_are_gone_says_which(rig: Rig) -> None:
-    rig.add(fakes.job(JOB, task=Task(run="x", secret_names=("A", "B")), phase=JobPhase.SUCCEEDED))
+    rig.add(fakes.job(JOB, task=Task(run="x", secret_names=("A", "B")), phase=JobPhase.CANCELLED))
     async with rig.served() as url:
         with pytest.raises(Conflict, match=r"give them again: A, B"):
             await using(url, lambda client: client.retry(JOB))

@@ -8,12 +8,14 @@ import fcntl
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
+from everstep.cli import link
 from everstep.client import launcher
 from everstep.client.api import Client
 from everstep.client.home import Home, NoServer, UnsafeFile
@@ -21,7 +23,7 @@ from everstep.client.launcher import ServerFailed
 from everstep.client.wire import Unavailable
 from everstep.model.errors import EverstepError
 from everstep.server import files as files_module
-from tests.cli.conftest import Cli, cli  # noqa: F401 - a fixture
+from tests.cli.conftest import PLAN, Cli, cli  # noqa: F401 - a fixture
 from tests.server import fakes
 from tests.server.fakes import Rig
 
@@ -111,7 +113,8 @@ def test_run_gives_up_on_a_server_that_does_not_answer(
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(launcher.start_background, "__kwdefaults__", {"arguments": (), "timeout_s": 0.05})
+    defaults = launcher.start_background.__kwdefaults__ or {}
+    monkeypatch.setattr(launcher.start_background, "__kwdefaults__", {**defaults, "timeout_s": 0.05})
     announced(home, f"http://127.0.0.1:{closed_port()}", pid=77)
     done = cli("run", "-y", "--", "true")
     assert done.code == 1
@@ -167,14 +170,49 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
             launcher.start_background(Home(path))
 
 
-def test_a_server_that_ends_at_once_says_its_last_words(home: Home) -> None:
+def test_a_server_that_was_told_something_wrong_says_what(cli: Cli, home: Home) -> None:  # noqa: F811
+    nowhere = home.path / "nowhere.yaml"
+    done = cli("server", "start", "--cloud", str(nowhere))
+    assert done.code == 2
+    assert one_line(done) == (
+        f"the server did not start: --cloud: there is no file {nowhere}; its log is {home.log_file}\n"
+    )
     home.config_file.write_text("port: seven\n")
+    done = cli("run", "-y", "--", "true")
+    assert done.code == 2
+    fault = f"{home.config_file}: port: expected a whole number"
+    assert one_line(done) == f"the server did not start: {fault}; its log is {home.log_file}\n"
+
+
+def test_a_server_that_ends_at_once_says_its_last_words(home: Home) -> None:
+    home.journal_file.mkdir()
     with pytest.raises(ServerFailed) as caught:
         launcher.start_background(home)
-    assert str(caught.value) == (
-        f"the server did not start (exit code 2): {home.config_file}: port: expected a whole number; "
-        f"its log is {home.log_file}"
-    )
+    assert str(caught.value).startswith("the server did not start (exit code 1): "), str(caught.value)
+    assert str(caught.value).endswith(f"; its log is {home.log_file}")
+
+
+@pytest.mark.usefixtures("no_server_is_started", "locked")
+def test_who_waits_is_told_once_what_for_and_in_the_end_what_the_server_said_last(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "SLOW_S", 0.0)
+    home.log_file.write_text("serving\neverstep server: the disk is slow\n")
+    told: list[str] = []
+    with pytest.raises(ServerFailed) as caught:
+        launcher.start_background(home, timeout_s=0.2, on_slow=told.append)
+    waits = f"a server for {home.path} is starting or stopping"
+    assert told == [f"still waiting, at most 0 s: {waits}; its log is {home.log_file}"]
+    assert str(caught.value) == f"{waits} (waited 0 s): the disk is slow; its log is {home.log_file}"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_only_a_terminal_is_told_what_a_command_waits_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    link.tell_slow("still waiting")
+    assert capsys.readouterr() == ("", "still waiting\n" if terminal else "")
 
 
 # --- Uploads ----------------------------------------------------------------------------------------------------------
@@ -227,8 +265,9 @@ def test_a_full_disk_here_is_said_with_what_helps(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("everstep.client.bringing.pack_workdir", full)
+    monkeypatch.setattr("everstep.client.bringing.list_workdir", full)
     monkeypatch.setattr("everstep.cli.link.started", lambda: Client("http://127.0.0.1:9", "t"))
+    monkeypatch.setattr(Client, "plan", lambda *_: PLAN)
     done = cli("run", "-y", "--workdir", str(tmp_path), "--", "true")
     assert done.code == 1
     assert one_line(done).startswith("everstep run: no space left on device; free some, or set TMPDIR to a folder")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from everstep.agent.unpack import unpack
 from everstep.client import workdir
-from everstep.client.workdir import Packed, pack_files, pack_workdir
+from everstep.client.workdir import Packed, list_files, list_workdir, pack_workdir
 from everstep.model.errors import BadInput
 
 
@@ -161,7 +161,11 @@ def test_reports_of_checks_stay_here(root: Path, out: Path) -> None:
 
 def test_data_folders_are_packed_whole(root: Path, out: Path) -> None:
     _write(root, {".gitignore": "*.bin\n", "a.bin": "", ".git/x": "", ".everstep/x": ""})
-    assert _names(pack_workdir(root, into=out, honour_ignore_files=False)) == [".everstep/x", ".gitignore", "a.bin"]
+    assert _names(list_workdir(root, honour_ignore_files=False).pack(into=out)) == [
+        ".everstep/x",
+        ".gitignore",
+        "a.bin",
+    ]
 
 
 _PATTERNS = [
@@ -317,7 +321,7 @@ def test_no_folder(root: Path, out: Path, name: str) -> None:
 
 def test_single_files_get_their_new_names(root: Path, out: Path) -> None:
     _write(root, {"a.json": "A", "b.json": "B"})
-    packed = pack_files({"two/b": root / "b.json", "one": root / "a.json"}, into=out)
+    packed = list_files({"two/b": root / "b.json", "one": root / "a.json"}).pack(into=out)
     assert _names(packed) == ["one", "two/b"]
     with tarfile.open(packed.archive) as tar:
         file = tar.extractfile("two/b")
@@ -325,7 +329,7 @@ def test_single_files_get_their_new_names(root: Path, out: Path) -> None:
         assert file.read() == b"B"
 
 
-def test_a_missing_single_file_is_named(root: Path, out: Path) -> None:
+def test_a_missing_single_file_is_named(root: Path) -> None:
     with pytest.raises(BadInput) as caught:
-        pack_files({"x": root / "gone"}, into=out, key="file_mounts./d")
+        list_files({"x": root / "gone"}, key="file_mounts./d")
     assert _said(caught).startswith(f"file_mounts: file_mounts./d: cannot be read: {root}/gone")

@@ -89,6 +89,18 @@ def test_an_event_that_changes_nothing_leaves_no_line() -> None:
     assert made.take().lines == []
 
 
+def test_a_launch_that_fails_after_a_sweep_found_its_machine_says_why_in_the_journal() -> None:
+    made = with_job()
+    (token,) = launches(made)
+    made.handle(JOB, LaunchSucceeded(token, InstanceId("i-1"), 11.0, 1.0), 11.0)
+    made.take()
+    broke_off = LaunchFailed(token, "no_capacity", "its disk is in another zone")
+    made.handle(JOB, broke_off, 12.0)
+    made.handle(JOB, broke_off, 13.0)
+    assert [line.event for line in made.take().lines if isinstance(line.event, LaunchFailed)] == [broke_off]
+    assert made.pools.record(offer("a").pool).failure == "no_capacity", "the pool cools down"
+
+
 def test_requests_that_do_not_fit_are_refused_without_a_line() -> None:
     made = with_job()
     made.take()

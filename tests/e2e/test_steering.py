@@ -120,7 +120,8 @@ def test_cancel_ends_a_job_in_any_phase_and_leaves_nothing(make_rig: Callable[..
     rig, job = PHASES[phase](make_rig)
     rig.client.cancel(job)
     detail = rig.client.wait(job, timeout_s=90)
-    assert detail.phase == "cancelled"
+    # What has failed stays failed: there were only its machines left to give back.
+    assert detail.phase == ("failed" if phase == "releasing" else "cancelled")
     rig.check_settled()
     steps = len(rig.trail("step"))
     rig.check_tokens()
@@ -181,6 +182,7 @@ def test_machines_are_kept_after_a_failure_and_billed_until_cancel(rig: Rig) -> 
     done = rig.wait_for(lambda: v if (v := rig.client.exec_result(job, exec_id)).done else None, "result")
     assert [(r.rc, r.text.strip()) for r in done.results] == [(0, "looking around")]
     rig.client.cancel(job)
-    rig.client.wait(job, timeout_s=90)
+    ended = rig.client.wait(job, timeout_s=90)
+    assert (ended.phase, ended.exit_code, ended.why) == ("failed", 5, detail.why)
     rig.check_settled()
     assert rig.client.cost(job).overhead["kept"] > 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from everstep.brain.lifecycle.beginning import superseded
 from everstep.model.errors import Conflict, NotFound
-from everstep.model.job import AttemptState, JobState, Saved
+from everstep.model.job import AttemptState, GangPhase, JobState, Saved
 from everstep.model.task import CheckpointSpec, Task
 from everstep.server.checkpoints import checkpoints, restorable
 from everstep.train.lineage import Listing, Position, Record, candidates, garbage
@@ -93,8 +93,10 @@ def test_an_attempt_that_was_followed_remembers_few_of_its_saves() -> None:
 def test_an_attempt_that_never_restored_froze_and_deleted_nothing() -> None:
     lost = fakes.attempt(2, "i-1")
     assert shown(job(attempt(1, 10, 20), lost)) == [(1, 10), (1, 20)]
-    wanted = fakes.attempt(2, "i-1", base_wanted="1:10")
-    assert shown(job(attempt(1, 10, 20), wanted)) == [(1, 10)]
+    coming = fakes.attempt(2, "i-1", base_wanted="1:10")
+    assert shown(job(attempt(1, 10, 20), coming)) == [(1, 10)]
+    failed = dataclasses.replace(coming, phase=GangPhase.ENDED)
+    assert shown(job(attempt(1, 10, 20), failed)) == [(1, 10), (1, 20)], "of its end nothing follows for the others"
 
 
 def test_the_base_outlives_what_is_newer_than_it() -> None:
@@ -123,6 +125,14 @@ def test_one_that_was_superseded_and_is_still_there_is_no_base_either() -> None:
     state = job(attempt(1, 10, 20, 30), attempt(2, base="1:20"))
     with pytest.raises(Conflict, match=r"1:30 of job j-1 is not visible: its attempt was superseded; .*: 10, 20$"):
         restorable(state, 30, None)
+
+
+def test_of_many_the_nearest_are_named() -> None:
+    state = job(attempt(1, *range(10, 100, 10)), keep=9)
+    around = {0: "10, 20, 30, 40, 50, 60", 52: "30, 40, 50, 60, 70, 80", 9999: "40, 50, 60, 70, 80, 90"}
+    for step, steps in around.items():
+        with pytest.raises(NotFound, match=rf"of step {step}; the nearest steps that can be restored: {steps}$"):
+            restorable(state, step, None)
 
 
 def test_without_any_it_says_so() -> None:

@@ -219,10 +219,12 @@ async def test_a_job_is_found_by_id_beginning_or_name_if_only_one_has_it(rig: Ri
             assert (await client.get(f"/api/v1/jobs/{name}")).json()["job"] == found
         several = await client.get("/api/v1/jobs/two")
         none = await client.get("/api/v1/jobs/three")
+        short = await client.get("/api/v1/jobs/j-")
     assert (several.status_code, kind(several)) == (409, "conflict")
     assert "j-abd2" in message(several)
     assert "j-xyz3" in message(several)
     assert (none.status_code, kind(none), message(none)) == (404, "not_found", "there is no job 'three'")
+    assert message(short) == "there is no job 'j-'; the beginning of an id needs 3 characters"
 
 
 async def test_the_detail_shows_attempts_machines_and_live_progress(rig: Rig) -> None:
@@ -324,6 +326,18 @@ async def test_a_wish_that_does_not_fit_is_a_conflict(rig: Rig) -> None:
     async with rig.client() as client:
         answer = await client.post("/api/v1/jobs/j-1/cancel")
     assert (answer.status_code, kind(answer), message(answer)) == (409, "conflict", "job j-1 has succeeded")
+
+
+async def test_a_job_that_has_succeeded_is_not_retried(rig: Rig) -> None:
+    rig.add(fakes.job("j-1", phase=JobPhase.SUCCEEDED))
+    async with rig.client() as client:
+        answer = await client.post("/api/v1/jobs/j-1/retry")
+    assert (answer.status_code, kind(answer)) == (409, "conflict")
+    assert message(answer) == (
+        "job j-1 has succeeded, nothing is left to retry; everstep run trains anew, "
+        "everstep ckpt restore --step N goes back to one of its checkpoints"
+    )
+    assert rig.controller.asked == []
 
 
 async def test_restore_takes_the_newest_visible_checkpoint_of_that_step(rig: Rig) -> None:

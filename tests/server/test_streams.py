@@ -57,12 +57,14 @@ async def stream(url: str, path: str, headers: dict[str, str] | None = None) -> 
 
 async def test_events_are_paged_in_order_with_a_text_for_people(rig: Rig) -> None:
     running(rig)
+    await rig.controller.journal(JobId("j-before"), ev.InstanceHeard(InstanceId("i-other")))
     await rig.controller.journal(JOB, *(ev.InstanceHeard(InstanceId(f"i-{n}")) for n in range(700)))
     async with rig.client() as client:
         first = (await client.get(f"/api/v1/jobs/{JOB}/events")).json()["events"]
         rest = (await client.get(f"/api/v1/jobs/{JOB}/events?after={first[-1]['version']}")).json()["events"]
         wrong = await client.get(f"/api/v1/jobs/{JOB}/events?after=-1")
     assert [e["version"] for e in first + rest] == list(range(1, 701))
+    assert first[0].keys() == {"version", "at", "kind", "text", "body"}, "one number, that of `after`"
     assert first[0]["text"] == "machine i-0 is heard again"
     assert (first[0]["kind"], first[0]["body"]) == ("InstanceHeard", {"instance": "i-0"})
     assert wrong.status_code == 422

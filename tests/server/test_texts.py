@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.model.events import KINDS, Event, encode
-from everstep.model.ids import StreamId
+from everstep.model.events import KINDS, Decided, Event, Restored, encode
+from everstep.model.ids import InstanceId, StreamId
 from everstep.ports import Record
-from everstep.server.texts import TEXTS, text_of
-from everstep.server.views import event_view
+from everstep.server.texts import TEXTS, said, text_of
+from everstep.server.views import decision_view, event_view
 
 
 def events_of(kind: type[Event]) -> st.SearchStrategy[Event]:
@@ -38,6 +38,49 @@ def test_every_event_is_one_line(kind: str) -> None:
         assert event_view(record).kind == kind
 
     check()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_no_decision_shows_the_bare_name_of_a_kind(kind: str) -> None:
+    """The brain writes a fact that it concluded as the kind of its event; any kind may be one some day."""
+    decided = Decided(effects=(kind, "end i-1"), reasons=("because",))
+    _, schema, body = encode(decided)
+    record = Record(1, StreamId("job/j"), 1, 0.0, "Decided", schema, body)
+    for text in (text_of(decided), *decision_view(record).effects):
+        assert not any(name in text for name in KINDS), text
+    assert decision_view(record).effects[1] == "end i-1"
+
+
+def test_what_planners_conclude_has_words_of_its_own() -> None:
+    for kind in ("CauseSettled", "AttemptOverdue", "InstanceSilent", "KeepExpired", "BudgetSpent", "GaveUp"):
+        assert not said(kind).startswith("note: ")
+    assert text_of(Decided(effects=("CauseSettled",))) == "decided: settle why an attempt ended"
+
+
+def test_a_base_that_was_missed_is_named() -> None:
+    told = Restored(InstanceId("i-1"), 2, "1:384", 0.25, missed="1:297")
+    asked = "NOT from 1:297, which was asked for and is gone"
+    assert text_of(told) == f"attempt 2 goes on from checkpoint 1:384 (restored in 0.2 s), {asked}"
+    assert text_of(dataclasses.replace(told, base=None)) == f"attempt 2 starts from scratch, {asked}"
+
+
+def test_amounts_look_as_in_tables() -> None:
+    decided = Decided(
+        effects=("launch box/a/m1/spot for slot 0.0 at $0.9500/h",),
+        reasons=("slot 0.0: box/a/m1/spot at $0.0314/h: the cheapest", "the rest of the job would cost $0.05"),
+        wait="a machine at $1234.5000/h at most",
+    )
+    _, schema, body = encode(decided)
+    view = decision_view(Record(1, StreamId("job/j"), 1, 0.0, "Decided", schema, body))
+    assert view.effects == ("launch box/a/m1/spot for slot 0.0 at $0.95/h",)
+    assert view.reasons == (
+        "slot 0.0: box/a/m1/spot at $0.0314/h: the cheapest",
+        "the rest of the job would cost $0.05",
+    )
+    assert view.wait == "a machine at $1,234.50/h at most"
+    assert text_of(decided) == (
+        "decided: launch box/a/m1/spot for slot 0.0 at $0.95/h; waiting: a machine at $1,234.50/h at most"
+    )
 
 
 def test_a_kind_of_another_version_is_shown_as_it_is() -> None:

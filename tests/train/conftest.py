@@ -23,7 +23,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the library finds in the environment: folders for reports and saves, and nothing of other runs."""
     for name in list(os.environ):
         foreign = name.startswith(("EVERSTEP_CHECKPOINT", "AWS_"))
-        if foreign or name in (handshake.ENV_ATTEMPT, handshake.ENV_BASE, "WORLD_SIZE"):
+        if foreign or name in (handshake.ENV_ATTEMPT, handshake.ENV_BASE, handshake.ENV_BASE_SINCE, "WORLD_SIZE"):
             monkeypatch.delenv(name)
     (tmp_path / "reports").mkdir()
     monkeypatch.setenv(handshake.ENV_REPORT_DIR, str(tmp_path / "reports"))

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,6 +66,17 @@ def test_keeps_the_newest_and_its_base(place: Path) -> None:
     go(9, keep=2)
     assert there(place) == "1:4 2:8 2:9"
     assert not (place / "saves" / "000001" / "000000003").exists()
+
+
+def test_the_boundary_where_a_save_ends_begins_no_other(place: Path) -> None:
+    # The first one comes at once, the second one a long time later: by the local rule, of what the first one cost.
+    counter = Counter(1)
+    run = train.attach(counter=counter, keep=1000)
+    for _ in run.steps(list(range(50)), total=50):
+        time.sleep(0.01)
+    saved = [fact["step"] for fact in facts(place, handshake.FACT_SAVED)]
+    assert len(saved) == 2
+    assert saved[-1] == 50
 
 
 @pytest.mark.parametrize("damage", ["torn manifest", "empty manifest", "cut shard", "changed shard", "no shard"])
@@ -172,6 +184,44 @@ def test_what_does_not_fit_is_refused(place: Path, monkeypatch: pytest.MonkeyPat
     refused("holds counter, attach() was given counter, more", more=Counter())
     monkeypatch.setenv(handshake.ENV_BASE, "1:77")
     refused("checkpoint 1:77 is not there or not whole; visible in")
+
+
+def test_a_base_that_a_server_names_and_that_is_gone_gives_way_to_the_newest(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeded(9, until=5)
+    monkeypatch.setenv(handshake.ENV_BASE, "1:1")
+    monkeypatch.setenv(handshake.ENV_BASE_SINCE, "2")
+    go(9, until=7)
+    told = facts(place, "restored")[-1]
+    assert (told["base"], told["missed"]) == ("1:4", "1:1")
+    [warning] = [fact["text"] for fact in facts(place, "warning")]
+    assert warning.startswith("checkpoint 1:1 is not there or not whole; visible in")
+    assert warning.endswith("1:2, 1:3, 1:4; going on from 1:4")
+
+
+def test_a_wish_that_an_attempt_has_heard_takes_nothing_from_what_that_has_saved(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was lost before the server learnt that the second attempt had begun: the third is told the same."""
+    seeded(9, until=5)
+    monkeypatch.setenv(handshake.ENV_BASE, "1:2")
+    monkeypatch.setenv(handshake.ENV_BASE_SINCE, "2")
+    go(9, until=5)
+    assert facts(place, "restored")[-1]["base"] == "1:2"
+    go(9, until=7)
+    told = facts(place, "restored")[-1]
+    assert (told["base"], told.get("missed")) == ("2:4", None)
+
+
+def test_with_nothing_left_a_base_that_a_server_names_gives_way_to_the_beginning(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(handshake.ENV_BASE, "1:2")
+    monkeypatch.setenv(handshake.ENV_BASE_SINCE, "2")
+    go(3)
+    told = facts(place, "restored")[-1]
+    assert (told["base"], told["missed"]) == (None, "1:2")
 
 
 def test_another_world_size_is_refused(place: Path) -> None:

@@ -14,10 +14,12 @@ from everstep.train.lineage import (
     Listing,
     Position,
     Record,
+    Wish,
     candidates,
     condemned,
     garbage,
     may_collect,
+    preferred,
     visible,
 )
 
@@ -83,6 +85,23 @@ def test_a_marked_checkpoint_is_no_candidate_unless_a_later_attempt_began_from_i
     began = listing({1: None, 2: "1:20"}, "1:10 1:20", marks={at("1:20"): 1})
     assert not condemned(began, at("1:20"))
     assert condemned(replace(began, marks={at("1:20"): 2}), at("1:20"))
+
+
+@pytest.mark.parametrize(
+    ("base", "since", "offered"),
+    [
+        ("1:10", None, "1:10"),
+        ("1:10", 3, "1:10 2:30 1:20"),
+        ("1:77", 3, "2:30 1:20 1:10"),
+        ("1:77", None, ""),
+        ("1:10", 2, "2:30 1:20 1:10"),
+    ],
+    ids=["by hand", "by a server", "gone", "gone, by hand", "an attempt that was told has begun"],
+)
+def test_a_wish_comes_first_and_alone_if_it_is_binding(base: str, since: int | None, offered: str) -> None:
+    seen = listing({1: None, 2: "1:20"}, "1:10 1:20 2:30")
+    assert shown(preferred(seen, Wish(at(base), since))) == offered
+    assert preferred(seen, None) == candidates(seen)
 
 
 @pytest.mark.parametrize("text", ["", "3", "3:", "a:b", "-1:4", "1:2:3"])

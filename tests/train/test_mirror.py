@@ -141,6 +141,22 @@ def test_a_lost_folder_comes_back(place: Path, url: str, size: int) -> None:
     assert sorted(p.name for p in (place / "saves" / "attempts").glob("*.json")) == ["000001.json", "000002.json"]
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_base_that_a_server_names_comes_back_or_else_the_newest(
+    place: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    url = str(place / "mirror")
+    seeded(3, mirror=url)
+    go(5, mirror=url)  # the end of each is there, whatever else the mirror had time for
+    oldest, *_, newest = (":".join(str(int(n)) for n in name.split("/")[:2]) for name in manifests(open_store(url, {})))
+    shutil.rmtree(place / "saves")
+    monkeypatch.setenv(handshake.ENV_BASE, "1:77" if gone else oldest)
+    monkeypatch.setenv(handshake.ENV_BASE_SINCE, "3")
+    go(9, mirror=url)
+    told = facts(place, "restored")[-1]
+    assert (told["base"], told.get("missed")) == ((newest, "1:77") if gone else (oldest, None))
+
+
 def test_durable_is_what_the_mirror_has(place: Path, url: str) -> None:
     seeded(4, mirror=url)
     told: dict[int, list[bool]] = {}

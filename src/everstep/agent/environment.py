@@ -86,6 +86,7 @@ def run(node: Node, inherited: Mapping[str, str], orders: Orders, *, reports: Pa
         {
             hs.ENV_ATTEMPT: str(orders.attempt),
             hs.ENV_BASE: orders.base,
+            hs.ENV_BASE_SINCE: str(orders.base_since or ""),
             hs.ENV_REPORT_DIR: str(reports),
             hs.ENV_CONTROL_FILE: str(control),
             hs.ENV_HAZARD_PER_H: repr(orders.hazard_per_h),

@@ -94,6 +94,7 @@ class Orders:
     peers: tuple[Peer, ...]
     master: tuple[str, int] | None
     base: str
+    base_since: int
     save: Save | None
     stop: Stop | None
     execs: tuple[tuple[str, str], ...]
@@ -124,6 +125,7 @@ def parse(document: dict[str, Any]) -> Orders:
         peers=tuple(_peer(item) for item in _get(document, hs.ORDERS_PEERS, list, [])),
         master=(_get(master, "address", str, None), _get(master, "port", int, None)) if master else None,
         base=_get(document, hs.ORDERS_BASE, str, ""),
+        base_since=_get(document, hs.ORDERS_BASE_SINCE, int, 0),
         save=Save(_get(save, "seq", int, None), _number(save, "by")) if save else None,
         stop=Stop(_get(stop, "save", bool, False), _number(stop, "grace_s") or 0.0, _get(stop, "reason", str, ""))
         if stop

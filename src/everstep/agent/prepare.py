@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 _FETCHED = "fetched.json"
 _PREPARED = "prepared.json"
 _SETUP = "setup"
-_GATHER_S = 60.0  # set-up is told every node's address; machines that boot much later than others are not waited for
+GATHER_S = 60.0  # set-up is told every node's address; machines that boot much later than others are not waited for
 
 OnDone = Callable[["Preparation"], None]
 
@@ -164,18 +165,18 @@ class Preparation:
         if _is_whole(self._orders):
             self._set_up()
         else:
-            self._context.mailbox.later(_GATHER_S, self._set_up)
+            self._context.mailbox.later(GATHER_S, self._set_up)
 
     def _set_up(self) -> None:
         if not self._gathering or self._cancelled.is_set():
             return  # the others came while we waited, or nobody wants it any more
         self._gathering = False
         context = self._context
-        if not _is_whole(self._orders):
-            context.warn(f"setup did not wait any longer for all {self._orders.spec.num_nodes} nodes to join")
         attempt = self.attempt or 0
         env = environment.base(context.node, environment.inherited(), self._orders)
         path = context.log_path(attempt, _SETUP)
+        if not _is_whole(self._orders):
+            self._tell_missing(path)
         folders = [env[hs.ENV_CHECKPOINT_DIR]]
         setup = shell(self._orders.spec.setup)
         command = Command(_SETUP, setup, env, context.settings.workdir, path, folders=folders)
@@ -185,6 +186,17 @@ class Preparation:
             lambda event: context.mailbox.post(lambda: self._on_event(event)),
             secrets=self._orders.spec.secrets,
         )
+
+    def _tell_missing(self, path: Path) -> None:
+        """At the head of set-up's own log, which its user reads when a node that it counts on is not there."""
+        here, wanted = max(1, len(self._orders.peers)), self._orders.spec.num_nodes
+        text = f"setup did not wait any longer: {here} of {wanted} nodes joined within {GATHER_S:g} s"
+        self._context.warn(text)
+        with contextlib.suppress(OSError):  # a full disk: set-up itself will say so
+            path.parent.mkdir(parents=True, exist_ok=True)
+            log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with open(log_file, "a") as file:
+                file.write(f"[everstep] {text}; SKYPILOT_SETUP_NODE_IPS has their addresses alone\n")
 
     def _on_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "exited":

@@ -108,6 +108,7 @@ def fact_message(fact: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
         return hs.MSG_RESTORED, {
             "base": base if isinstance(base, str) else None,
             "restore_s": _float(fact.get("restore_s")) or 0.0,
+            **({"missed": missed} if isinstance(missed := fact.get("missed"), str) else {}),
         }
     if fact["kind"] == hs.FACT_SAVED and _int(fact.get("step")) is not None:
         return hs.MSG_SAVED, {

@@ -10,6 +10,7 @@ from everstep.model.events import BudgetSpent, DeadlineAlarm, Event
 from everstep.model.ids import InstanceId
 from everstep.model.job import AttemptState, JobState
 from everstep.model.offers import Offer
+from everstep.model.units import format_money
 
 _CHANGEOVER_S = 120.0
 """Start of a machine and restore, until it has been measured."""
@@ -58,7 +59,7 @@ def _budget(job: JobState, now: float, verdicts: list[tuple[Event, str]], wakes:
     # Saving and leaving cost too: they must fit into the budget.
     reserve = rate * (job.task.stop_grace_s + 10.0)
     if spent + reserve >= budget:
-        verdicts.append((BudgetSpent(spent), f"${spent:.4f} spent of a budget of ${budget:g}"))
+        verdicts.append((BudgetSpent(spent), f"{format_money(spent)} spent of a budget of {format_money(budget)}"))
     elif rate > 0:
         wakes.append(now + (budget - spent - reserve) / rate)
 

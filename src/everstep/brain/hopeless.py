@@ -47,6 +47,6 @@ def _stillborn(machines: list[InstanceState]) -> str:
             continue
         in_a_row[m.slot] += 1
         if in_a_row[m.slot] >= _STILLBORN_LIMIT:
-            why = m.leave_reason or m.failure or "they ended by themselves"
+            why = m.leave_reason or m.failure or m.refusal or "they ended by themselves"
             return f"{_STILLBORN_LIMIT} machines in a row never became ready (the last: {why}); see 'everstep logs'"
     return ""

@@ -60,8 +60,10 @@ def restore(
 ) -> None:
     """Go back to an older checkpoint: a new attempt that starts from there.
 
-    What was saved behind it is not read any more, and goes with the next saves. A job that has ended or is paused holds
-    no machines: what would be leased for it is shown first, as `everstep run` does.
+    The running attempt is stopped at once, without a save: what it did since its last one is given up. What was saved
+    behind the step is not read any more, and goes with the next saves. If the checkpoint turns out to be gone (a save
+    came in between, a disk was lost), the job goes on from the newest that is left, and its events say so. A job that
+    has ended or is paused holds no machines: what would be leased for it is shown first, as `everstep run` does.
 
     Example: `everstep ckpt restore j-7k2m --step 1200`
     """
@@ -75,15 +77,9 @@ def restore(
 
 def _ask_first(client: Client, detail: JobDetail, step: int, attempt: int | None, *, yes: bool) -> None:
     """Shows what will be leased, and asks; a checkpoint that cannot be gone back to is left to the server to refuse."""
-    from everstep.model.codec import from_dict
-    from everstep.model.task import Task
 
     def wanted(one: CheckpointView) -> bool:
         return one.step == step and attempt in (None, one.attempt) and one.restorable
 
-    if not any(map(wanted, client.checkpoints(detail.job))):
-        return
-    plans.must_be_able_to_ask(_RESTORE, yes=yes)
-    task = from_dict(Task, detail.task)
-    plans.show_on_stderr(task, client.plan(task))
-    plans.ask(f"Go on from step {step} with these?", yes=yes)
+    if any(map(wanted, client.checkpoints(detail.job))):
+        plans.agree(client, _RESTORE, [detail], f"Go on from step {step} with these?", yes=yes)

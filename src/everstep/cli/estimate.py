@@ -15,7 +15,7 @@ import typer
 from everstep.cli import link
 from everstep.cli.failures import usage
 from everstep.cli.output import Column, Output, OutputOption, document, field, table, visible
-from everstep.model.units import format_duration, format_money, parse_duration
+from everstep.model.units import format_duration, format_money, format_price, parse_duration
 
 if TYPE_CHECKING:
     from everstep.client.results import OfferView
@@ -285,7 +285,8 @@ def _known_from(known: list[str], spot: list[Offer], history: Path | None) -> st
 
 def _priced(pool: Pool, nodes: int) -> str:
     machines = "" if nodes == 1 else f" for {nodes} machines"
-    return f"{pool.name}: ${pool.spot_usd_per_h:.4g}/h{machines}, on-demand ${pool.on_demand_usd_per_h:.4g}/h"
+    spot, steady = format_price(pool.spot_usd_per_h), format_price(pool.on_demand_usd_per_h)
+    return f"{pool.name}: {spot}{machines}, on-demand {steady}"
 
 
 def _learnt(history: Path, nodes: int) -> dict[str, Sight]:

@@ -11,6 +11,7 @@ from everstep.cli import link, wording
 from everstep.cli.jobs import JobArgument
 from everstep.cli.output import Column, Output, OutputOption, field, listing
 from everstep.model.codec import to_dict
+from everstep.model.events import words_of
 
 if TYPE_CHECKING:
     from everstep.client.results import EventView, JobView
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     Column("AT", lambda e: wording.instant(e.at)),
     Column("#", field("version"), right=True),
-    Column("EVENT", field("kind")),
+    Column("EVENT", lambda e: words_of(e.kind)),
     Column("WHAT", field("text")),
 )
 
@@ -26,7 +27,7 @@ _COLUMNS = (
 def events(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
-    after: Annotated[int, typer.Option("--after", min=0, help="Only events with a higher number.")] = 0,
+    after: Annotated[int, typer.Option("--after", min=0, help="Only events with a higher number (#, `version`).")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List what happened to a job, oldest first. With -f, one line per event as it happens.
@@ -45,7 +46,7 @@ def events(
 
 
 def _line(event: EventView) -> str:
-    return f"{wording.clock(event.at)}  {event.kind:<20}  {event.text}".rstrip()
+    return f"{wording.clock(event.at)}  {words_of(event.kind):<22}  {event.text}".rstrip()
 
 
 def _end(job: JobView) -> str:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from everstep.cli import link, wording
@@ -74,10 +74,15 @@ def _watch(job: str, lines: _Lines, show: Callable[[str, str], None]) -> JobDeta
     view: JobDetail | None = None
     ended_at: float | None = None
     told = ("", "")
+    most_usd = 0.0
     with link.connected() as client:
         while True:
             try:
                 view = client.status(job)
+                if not view.ended:
+                    # A machine that is gone may turn out cheaper than it seemed; only the final bill may show less.
+                    most_usd = max(most_usd, view.cost_usd)
+                    view = replace(view, cost_usd=most_usd)
                 status = live_line(view)
             except NotOurServer:
                 raise

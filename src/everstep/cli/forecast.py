@@ -42,7 +42,7 @@ class PoolForecast:
     """What is expected of one pool.
 
     Attributes:
-        pool: its path; empty = all pools together.
+        pool: its name; empty = all pools together.
         machines, losses: records, and how many of them ended by preemption.
         hours: lived through, at least.
         factor: its hazard against the baseline; None for models without.
@@ -254,7 +254,8 @@ def _pool(pool: tuple[str, ...], lives: Sequence[Lifetime], model: Fitted) -> Po
 
     hazard = model.of(pool)
     return PoolForecast(
-        pool="/".join(pool),
+        # The path's last name tells it all; those before it are its cloud and its region once more.
+        pool=pool[-1] if pool else "",
         machines=len(lives),
         losses=sum(life.lost for life in lives),
         hours=round(sum(life.lived_h for life in lives), 3),

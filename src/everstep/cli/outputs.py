@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everstep.cli import link
+from everstep.cli import link, wording
 from everstep.cli.jobs import JobArgument
 from everstep.cli.output import Column, Output, OutputOption, field, listing
 from everstep.model.errors import EverstepError
@@ -33,11 +34,16 @@ def outputs(
 
     Example: `everstep outputs j-7k2m --to results`
     """
+    columns: tuple[Column, ...] = _COLUMNS
     with link.connected() as client:
         found = client.outputs(job)
-        if to is not None:
+        if to is not None and found:
             _fetch(client, job, found, to)
-    listing(found, _COLUMNS, output, empty="nothing came home yet")
+            columns = (*_COLUMNS, Column("COPIED TO", lambda file: str(to / file.path)))
+            total = format_size(sum(file.bytes for file in found))
+            # On stdout is the listing, which programs read.
+            print(f"copied {wording.count(len(found), 'file')}, {total}, to {to.resolve()}", file=sys.stderr)
+    listing(found, columns, output, empty="nothing came home yet")
 
 
 def _fetch(client: Client, job: str, files: Sequence[OutputFile], to: Path) -> None:

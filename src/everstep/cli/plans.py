@@ -6,16 +6,18 @@ import contextlib
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 from everstep.cli import failures, wording
 from everstep.cli.output import Column, facts, table
+from everstep.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from everstep.client.results import PlanView
+    from everstep.client.api import Client
+    from everstep.client.results import JobDetail, PlanView
     from everstep.model.task import Task
 
 #: More offers than that hide the choice; `everstep offers` lists them all.
@@ -35,6 +37,27 @@ def ask(question: str, *, yes: bool) -> None:
     """Ends the command unless the user agrees; ``yes``: does not ask."""
     if not yes and not typer.confirm(question, default=True, err=True):
         raise typer.Exit(failures.REFUSED)
+
+
+def agree(client: Client, command: str, jobs: Sequence[JobDetail], question: str, *, yes: bool) -> None:
+    """Shows what would be leased for jobs that hold no machines now, and asks; nothing for no jobs.
+
+    Raises a usage error where nobody could answer, and ends the command unless the user agrees.
+    """
+    from everstep.model.codec import from_dict
+    from everstep.model.task import Task
+
+    if not jobs:
+        return
+    must_be_able_to_ask(command, yes=yes)
+    for detail in jobs:
+        task = from_dict(Task, detail.task)
+        try:
+            show_on_stderr(task, client.plan(task))
+        except BadInput as error:
+            # What a new job would be refused for, a deadline that is over, is no fault of one that goes on.
+            print(f"warning: {detail.job}: no plan: {error.problems[0]}", file=sys.stderr, flush=True)
+    ask(question, yes=yes)
 
 
 def show_on_stderr(task: Task, plan: PlanView, *, warnings: Iterable[str] = (), resumed: str = "") -> None:

@@ -59,7 +59,7 @@ COMMANDS: dict[str, Entry] = {
         Entry("cancel", "steer:cancel", "End jobs and give their machines back.", _STEER),
         Entry("pause", "steer:pause", "Save, give the machines back, keep the checkpoints.", _STEER),
         Entry("unpause", "steer:unpause", "Go on with paused jobs.", _STEER),
-        Entry("retry", "steer:retry", "Run ended jobs again: same id, same checkpoints.", _STEER),
+        Entry("retry", "steer:retry", "Run failed or cancelled jobs again: same id, same checkpoints.", _STEER),
         Entry("exec", "exec:exec_", "Run a command on every machine of a job.", _STEER),
         Entry("offers", "offers:offers", "List what can be leased now.", _PLACE),
         Entry("sim", "sim:app", "What would this have cost? Policies over recorded traces.", _PLACE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -16,9 +17,11 @@ import typer
 from everstep.cli import failures, link, plans
 from everstep.cli.output import Output, OutputOption, document
 from everstep.cli.variables import EnvOption, SecretOption, variables
+from everstep.model.errors import BadInput, Problem
 
 if TYPE_CHECKING:
     from everstep.client.api import Client
+    from everstep.client.results import PlanView
     from everstep.client.taskfile import LoadedTask, Override
 
 _COMMAND = "everstep run"
@@ -66,7 +69,7 @@ def run(
 ) -> None:
     """Show the plan of a task, start it and follow it. Ctrl-C leaves it running.
 
-    The exit code is the job's. A server is started in the background if none runs; jobs outlive this command.
+    The exit code is the job's, which outlives this command. If no server runs, one is started; not by --dry-run.
 
     Examples: `everstep run task.yaml`, `everstep run --gpus A100 --bring-home model.pt -- python train.py --lr 3e-4`
     """
@@ -82,12 +85,12 @@ def run(
     }
     loaded = _load(task or [], context.obj.command, flags, env or [], secret or [])
     plans.must_be_able_to_ask(_COMMAND, yes=yes or dry_run)
+    if dry_run:
+        _show(loaded, output)
+        return
     with link.started() as client:
-        ready = loaded if dry_run else _bring(client, loaded)
-        plan = client.plan(ready.task)
-        if dry_run:
-            document(plan, output) if output is not Output.TABLE else plans.show(ready.task, plan, **_around(ready))
-            return
+        plan = _sold(loaded, client.plan(loaded.task))
+        ready = _bring(client, loaded)
         # On stdout is the job's output, or its id alone.
         plans.show_on_stderr(ready.task, plan, **_around(ready))
         plans.ask("Start it?", yes=yes)
@@ -101,16 +104,32 @@ def run(
     raise typer.Exit(_follow(job))
 
 
-def _around(loaded: LoadedTask) -> _Around:
-    from everstep.client.resuming import resumed_by
-
-    return {"warnings": loaded.warnings, "resumed": resumed_by(loaded.task, loaded.workdir)}
-
-
 def _bring(client: Client, loaded: LoadedTask) -> LoadedTask:
     from everstep.client.bringing import bring
 
     return bring(client, loaded, _say)
+
+
+def _show(loaded: LoadedTask, output: Output) -> None:
+    """The plan, once what would be uploaded is found good; nothing is started."""
+    from everstep.client.bringing import look
+
+    look(loaded, _say)
+    plan = _sold(loaded, link.plan(loaded.task))
+    document(plan, output) if output is not Output.TABLE else plans.show(loaded.task, plan, **_around(loaded))
+
+
+def _sold(loaded: LoadedTask, plan: PlanView) -> PlanView:
+    """The plan; a task that nothing on sale fits would wait for ever, and is refused."""
+    if plan.unsold:
+        raise BadInput(Problem(loaded.source, "resources", plan.unsold))
+    return plan
+
+
+def _around(loaded: LoadedTask) -> _Around:
+    from everstep.client.resuming import resumed_by
+
+    return {"warnings": loaded.warnings, "resumed": resumed_by(loaded.task, loaded.workdir)}
 
 
 def _follow(job: str) -> int:
@@ -145,12 +164,33 @@ def _load(
     if not command:
         raise failures.usage(_COMMAND, "", "the command is missing after --", f"write {_COMMAND} -- python train.py")
     text = command[0] if len(command) == 1 else shlex.join(command)
+    _script_is_there(_words(text), Path(str(flags["--workdir"] or ".")))
     named = {"run": text, "name": _job_name(command), **_brought(command, flags["--workdir"] is not None)}
     loaded = task_from_dict(named, name="the command line", envs=envs, secrets=secrets, overrides=overrides)
     if flags["--nproc"] is None or len(command) == 1:
         return loaded
     # Once per rank and without a shell in between, so that each word arrives as it was typed.
     return dataclasses.replace(loaded, task=dataclasses.replace(loaded.task, run="", argv=tuple(command)))
+
+
+_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
+_FLAG_ALONE = re.compile(r"-[bBdEiIOPqsSuvx]+")
+_PLAIN_NAME = re.compile(r"\w[\w./ -]*\.py")
+
+
+def _script_is_there(words: list[str], folder: Path) -> None:
+    """Raises a usage error for ``python FILE`` whose file nothing could bring: it is in no folder that comes along."""
+    if not words or not _PYTHON.fullmatch(words[0]):
+        return
+    name = next((word for word in words[1:] if not _FLAG_ALONE.fullmatch(word)), "")
+    # What a shell would make of another name, and what is on the machines already, is not known here.
+    if not _PLAIN_NAME.fullmatch(name) or not folder.is_dir() or (folder / name).is_file():
+        return
+    from everstep.client.taskfile.reading import closest
+
+    near = closest(name, sorted(path.name for path in folder.glob("*.py")))
+    fix = f"did you mean '{near}'?" if near else "go to its folder, or give that with --workdir"
+    raise failures.usage(_COMMAND, "", f"there is no file {name} in {folder.resolve()}", fix)
 
 
 def _brought(command: list[str], told: bool) -> dict[str, str]:

@@ -40,10 +40,11 @@ def start(
     backup: Annotated[str | None, typer.Option("--backup", metavar="URL", help="Bucket or folder for backups.")] = None,
     cloud: Annotated[Path | None, typer.Option("--cloud", help="What the cloud in a box offers, YAML.")] = None,
 ) -> None:
-    """Start the server in the background, unless it runs.
+    """Start the server in the background, unless it runs. One that runs takes no other options: stop it first.
 
     Example: `everstep server start`
     """
+    from everstep.cli import failures, link
     from everstep.client import launcher
 
     given = {
@@ -64,9 +65,11 @@ def start(
     home = default_home()
     _not_elsewhere(home, "start")
     ran = launcher.is_running(home)
-    info = launcher.start_background(home, arguments=tuple(arguments))
-    late = f"; not used: {' '.join(arguments)} (stop it first: everstep server stop)" if ran and arguments else ""
-    print(f"{'already running' if ran else 'running'} at {info.url} (pid {info.pid}){late}")
+    if ran and arguments:
+        now = f"{' '.join(arguments)} cannot be given to a server that runs already: {launcher.status(home).text}"
+        raise failures.usage("everstep server start", "", now, "stop it first: everstep server stop")
+    info = launcher.start_background(home, arguments=tuple(arguments), on_slow=link.tell_slow)
+    print(f"{'already running' if ran else 'running'} at {info.url} (pid {info.pid})")
 
 
 @app.command("stop")

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from everstep.sim.reference.rows import Task
 
 app = typer.Typer()
-app.command()(cheapest)
-app.command()(world)
-app.command()(replay)
-app.command()(report)
 
 _REFERENCE = "world: recorded traces, reference semantics (whole ticks, no boot time, no notice)"
 _Traces = Annotated[Path, typer.Option("--traces", metavar="DIR", help="Folder that the rows' traces lie in.")]
@@ -59,6 +55,54 @@ COLUMNS = (
     Column("MEAN FINISH H", lambda f: "" if f.mean_finish_h is None else f"{f.mean_finish_h:.2f}", right=True),
     Column("DEADLINES MISSED", field("missed"), right=True),
 )
+
+
+@app.command()
+def job(
+    trace: Annotated[
+        Path, typer.Option("--trace", metavar="PATH", help="Trace of one zone, or a folder of zones on one clock.")
+    ],
+    task_h: Annotated[float, typer.Option("--task-h", help="Hours of work.")],
+    deadline_h: Annotated[float, typer.Option("--deadline-h", help="Hours from the start.")],
+    changeover_h: Annotated[float, typer.Option("--changeover-h", help="Hours that each start costs.")] = 0.1,
+    policy: Annotated[str, typer.Option("--policy", help="Who decides.")] = "uniform_progress",
+    *,
+    gang: Annotated[int, typer.Option("--gang", min=1, help="Machines that must be there at once.")] = 1,
+    start_tick: Annotated[int, typer.Option("--start-tick", min=0, help="Tick of the trace it begins at.")] = 0,
+    checkpoint_gb: Annotated[float, typer.Option("--checkpoint-gb", min=0, help="Moved between regions.")] = 0.0,
+    egress: _Egress = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the policy's chance.")] = 0,
+    spot: _Spot = 0.9731,
+    on_demand: _Steady = 3.06,
+    every: Annotated[bool, typer.Option("--all", help="Decisions that changed nothing, too.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run one job and show each change with its reason and what the alternatives were expected to cost.
+
+    Example: `everstep sim job --trace us-west-2a.json --task-h 48 --deadline-h 60 --policy greedy`
+    """
+    from everstep.cli import simjob
+    from everstep.sim.reference.egress import read_egress
+
+    wanted = simjob.Wanted(
+        trace=trace,
+        hours=(task_h, deadline_h, changeover_h),
+        policy=policy,
+        gang=gang,
+        start_tick=start_tick,
+        checkpoint_gb=checkpoint_gb,
+        seed=seed,
+        prices=(spot, on_demand),
+        egress={} if egress is None else read_egress(egress),
+    )
+    told = simjob.run(wanted)
+    if output is not Output.TABLE:
+        document(told, output)
+        return
+    table(told.decisions if every else simjob.changes(told), simjob.COLUMNS)
+    print()
+    facts(simjob.summary(told))
+    print(_REFERENCE)
 
 
 @app.command()
@@ -133,52 +177,11 @@ def zones(
     _summary(tasks, outcomes, output)
 
 
-@app.command()
-def job(
-    trace: Annotated[
-        Path, typer.Option("--trace", metavar="PATH", help="Trace of one zone, or a folder of zones on one clock.")
-    ],
-    task_h: Annotated[float, typer.Option("--task-h", help="Hours of work.")],
-    deadline_h: Annotated[float, typer.Option("--deadline-h", help="Hours from the start.")],
-    changeover_h: Annotated[float, typer.Option("--changeover-h", help="Hours that each start costs.")] = 0.1,
-    policy: Annotated[str, typer.Option("--policy", help="Who decides.")] = "uniform_progress",
-    *,
-    gang: Annotated[int, typer.Option("--gang", min=1, help="Machines that must be there at once.")] = 1,
-    start_tick: Annotated[int, typer.Option("--start-tick", min=0, help="Tick of the trace it begins at.")] = 0,
-    checkpoint_gb: Annotated[float, typer.Option("--checkpoint-gb", min=0, help="Moved between regions.")] = 0.0,
-    egress: _Egress = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the policy's chance.")] = 0,
-    spot: _Spot = 0.9731,
-    on_demand: _Steady = 3.06,
-    every: Annotated[bool, typer.Option("--all", help="Decisions that changed nothing, too.")] = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Run one job and show each change with its reason and what the alternatives were expected to cost.
-
-    Example: `everstep sim job --trace us-west-2a.json --task-h 48 --deadline-h 60 --policy greedy`
-    """
-    from everstep.cli import simjob
-    from everstep.sim.reference.egress import read_egress
-
-    wanted = simjob.Wanted(
-        trace=trace,
-        hours=(task_h, deadline_h, changeover_h),
-        policy=policy,
-        gang=gang,
-        start_tick=start_tick,
-        checkpoint_gb=checkpoint_gb,
-        seed=seed,
-        prices=(spot, on_demand),
-        egress={} if egress is None else read_egress(egress),
-    )
-    told = simjob.run(wanted)
-    if output is not Output.TABLE:
-        document(told, output)
-        return
-    table(told.decisions if every else simjob.changes(told), simjob.COLUMNS)
-    print()
-    facts(simjob.summary(told))
-    print(_REFERENCE)
+# After the commands above: the help lists them as they are registered, from one job to a page of many.
+app.command()(world)
+app.command()(replay)
+app.command()(cheapest)
+app.command()(report)
 
 
 def _run(parts: list[Batch], total: int, workers: int | None) -> list[Outcome]:

@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from everstep.model.units import format_duration, format_money, format_price
+from everstep.model.units import format_count, format_duration, format_money, format_price
 
 if TYPE_CHECKING:
     from everstep.client.results import JobView
@@ -63,7 +63,7 @@ def progress(view: Any) -> str:
 
 def count(number: int, thing: str) -> str:
     """``1 machine``, ``2 machines``."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    return format_count(number, thing)
 
 
 def machines(view: JobView) -> str:

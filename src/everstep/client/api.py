@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets as chance
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -66,13 +66,22 @@ class Client:
         self._wire: Wire | None = None
 
     @classmethod
-    def ensure(cls, home: Home | Path | str | None = None, *, arguments: tuple[str, ...] = ()) -> Client:
-        """A client of the server of ``home``, which is started in the background if none runs here or elsewhere."""
+    def ensure(
+        cls,
+        home: Home | Path | str | None = None,
+        *,
+        arguments: tuple[str, ...] = (),
+        on_slow: Callable[[str], None] = lambda text: None,
+    ) -> Client:
+        """A client of the server of ``home``, which is started in the background if none runs here or elsewhere.
+
+        ``arguments`` and ``on_slow``: see ``launcher.start_background``.
+        """
         from everstep.client import launcher
 
         client = cls(home=home)
         if remote.find(client.home) is None:
-            launcher.start_background(client.home, arguments=arguments)
+            launcher.start_background(client.home, arguments=arguments, on_slow=on_slow)
         return client
 
     def __enter__(self) -> Client:
@@ -129,12 +138,15 @@ class Client:
 
     # --- Submitting ---------------------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, *, secrets: Mapping[str, str] | None = None, project: str | None = None) -> str:
+    def submit(
+        self, task: Task | LoadedTask, *, secrets: Mapping[str, str] | None = None, project: str | None = None
+    ) -> str:
         """Hands a task in.
 
         Args:
-            task: what to run. Folders it names must have been uploaded.
-            secrets: a value for each of ``task.secret_names``.
+            task: what ``load_task`` read, whose workdir and mounts are brought along; or a task made in Python, and
+                folders that it names must have been uploaded.
+            secrets: a value for each of the task's secrets; they win over the file's.
             project: whose it is; None = the default one.
 
         A lost answer is asked for once more, with the key that tells the server that it is the same submission.
@@ -142,6 +154,11 @@ class Client:
         Returns:
             The id of the job.
         """
+        if not isinstance(task, Task):
+            from everstep.client.bringing import bring
+
+            loaded = bring(self, task)
+            task, secrets = loaded.task, {**loaded.secrets, **(secrets or {})}
         value: dict[str, Any] = {"task": to_dict(task), "secrets": dict(secrets or {})}
         if project is not None:
             value["project"] = project
@@ -156,8 +173,9 @@ class Client:
         except NoServer as error:
             raise NoServer(f"{error}; it may have taken the job in: see everstep jobs before you try again") from None
 
-    def plan(self, task: Task) -> r.PlanView:
-        """What submitting ``task`` would do now; does nothing."""
+    def plan(self, task: Task | LoadedTask) -> r.PlanView:
+        """What submitting ``task`` would do now; does nothing, and brings nothing along."""
+        task = task if isinstance(task, Task) else task.task
         return from_dict(r.PlanView, self.wire.ask("POST", "/api/v1/plan", value={"task": to_dict(task)}))
 
     def upload(self, archive: Path | str) -> str:
@@ -305,7 +323,7 @@ class Client:
         return self._steer(job, "unpause", {})
 
     def retry(self, job: str, *, secrets: Mapping[str, str] | None = None) -> str:
-        """Runs an ended job again, same id, same checkpoints.
+        """Runs a failed or cancelled job again, same id, same checkpoints.
 
         ``secrets``: needed when the server forgot them. Returns the phase.
         """
@@ -404,12 +422,10 @@ def run(
         The job as it ended; ``exit_code`` tells how. Interrupting the call leaves the job running.
     """
     with Client.ensure(home) as client:
-        if not isinstance(task, Task):
-            from everstep.client.bringing import bring
-            from everstep.client.taskfile import LoadedTask, load_task
+        if isinstance(task, Path | str):
+            from everstep.client.taskfile import load_task
 
-            loaded = bring(client, task if isinstance(task, LoadedTask) else load_task(task, secrets=secrets))
-            task, secrets = loaded.task, {**loaded.secrets, **(secrets or {})}
+            task = load_task(task, secrets=secrets)
         job = client.submit(task, secrets=secrets, project=project)
         if echo:
             for part in client.logs(job, follow=True):

@@ -12,14 +12,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from everstep.client.api import Client
 from everstep.client.home import HOME_VARIABLE, Home, NoServer, ServerInfo
-from everstep.model.errors import EverstepError
+from everstep.model.errors import BadInput, EverstepError, Problem
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
+"""A cold start on a machine that others keep busy takes far longer than the second that it mostly takes."""
+SLOW_S = 5.0
+"""Who waits longer than this is told what for."""
 STOP_TIMEOUT_S = 30.0
+_TOLD_WRONG = 2
+"""What a server exits with whose options or configuration are wrong (``everstep.server.daemon.main``)."""
 _started: list[subprocess.Popen[bytes]] = []
 """Servers started by this process.
 
@@ -69,19 +75,28 @@ def status(home: Home) -> ServerStatus:
     return ServerStatus(True, True, info, f"running at {info.url} (pid {info.pid})")
 
 
-def start_background(home: Home, *, arguments: tuple[str, ...] = (), timeout_s: float = START_TIMEOUT_S) -> ServerInfo:
+def start_background(
+    home: Home,
+    *,
+    arguments: tuple[str, ...] = (),
+    timeout_s: float = START_TIMEOUT_S,
+    on_slow: Callable[[str], None] = lambda text: None,
+) -> ServerInfo:
     """Makes sure that a healthy server runs for ``home``; it outlives the caller and its terminal.
 
     Args:
         home: folder of the installation; made if it is not there.
         arguments: further arguments of ``python -m everstep.server``; they count only when a server has to be started.
         timeout_s: how long it may take.
+        on_slow: called once, with a line for people, when it takes longer than ``SLOW_S``.
 
     Raises:
-        ServerFailed: it ended, or is not healthy in time, or the folder cannot be used.
+        BadInput: its options or its configuration are wrong; with its last words.
+        ServerFailed: it ended, or is not healthy in time, or the folder cannot be used; with its last words.
         UnsafeFile: others can read the token.
     """
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
+    is_told = False
     _make_folder(home)
     if home.token_file.exists():
         home.token()  # with one that cannot be used every question would fail, and we would wait for nothing
@@ -97,13 +112,14 @@ def start_background(home: Home, *, arguments: tuple[str, ...] = (), timeout_s: 
             _started.append(process)
         if process is not None and process.poll() is not None and not is_running(home):
             # Two callers may start one each: the loser leaves at once, and the winner holds the lock.
-            last = _last_line(home, mark)
-            why = f": {last.removeprefix('everstep server: ')}" if last else ""
-            raise ServerFailed(
-                f"the server did not start (exit code {process.returncode}){why}; its log is {home.log_file}"
-            )
-        if time.monotonic() > deadline:
-            raise ServerFailed(f"{now.text} (waited {timeout_s:.0f} s); its log is {home.log_file}")
+            raise _not_started(process.returncode, _last_words(home, mark), home)
+        waited_s = time.monotonic() - began
+        if waited_s > SLOW_S and not is_told:
+            is_told = True
+            on_slow(f"still waiting, at most {timeout_s:.0f} s: {now.text}; its log is {home.log_file}")
+        if waited_s > timeout_s:
+            text = f"{now.text} (waited {timeout_s:.0f} s)"
+            raise ServerFailed(f"{text}{_last_words(home, mark)}; its log is {home.log_file}")
         time.sleep(0.03)
 
 
@@ -135,6 +151,13 @@ def stop(home: Home, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         if info is not None and process.pid == info.pid:
             process.wait()  # it let go of the lock with its last breath
     return True
+
+
+def _not_started(code: int, last_words: str, home: Home) -> EverstepError:
+    log = f"its log is {home.log_file}"
+    if code == _TOLD_WRONG:
+        return BadInput(Problem("", "", f"the server did not start{last_words}", log))
+    return ServerFailed(f"the server did not start (exit code {code}){last_words}; {log}")
 
 
 def _spawn(home: Home, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
@@ -179,12 +202,13 @@ def _size(home: Home) -> int:
         return 0
 
 
-def _last_line(home: Home, start: int) -> str:
-    """The last line that was logged since ``start``."""
+def _last_words(home: Home, start: int) -> str:
+    """The last line that was logged since ``start``, behind a colon; empty if there is none."""
     try:
         with home.log_file.open("rb") as file:
             file.seek(max(start, file.seek(0, os.SEEK_END) - 16_384))
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {last.removeprefix('everstep server: ')}" if last else ""

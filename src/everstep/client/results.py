@@ -46,7 +46,8 @@ class JobView:
         market: ``spot``, ``on_demand``, ``static``, ``reserved``, ``mixed``; empty while no machine is held.
         price_usd_per_h: what all machines held now cost together, per market hour.
         instances: ``{"alive": n, "ready": n}``.
-        preemptions: machines that were taken from the job. recoveries: attempts that took up the work again after that.
+        preemptions: machines that were taken from the job. recoveries: attempts that took up the work again after
+            the loss of a machine or a rank.
         wait: what the job waits for. why: reason of the goal or the failure. alarm: a promise that cannot be kept.
     """
 
@@ -194,9 +195,11 @@ class JobDetail(JobView):
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """One line of a job's journal: ``text`` for people, ``body`` for programs."""
+    """One line of a job's journal: ``text`` for people, ``body`` for programs.
 
-    seq: int
+    ``version`` numbers the job's events from 1 on: it is what ``Client.events`` takes as ``after``.
+    """
+
     version: int
     at: float
     kind: str
@@ -361,6 +364,7 @@ class PlanView:
         choice: provider, zone, machine type and market of the first of them.
         hourly_usd: what they cost together.
         wait: what would be waited for when there are none.
+        unsold: why no wait can help, in one line: nothing on sale fits the task. Empty: it may come.
         candidates: what was weighed.
     """
 
@@ -368,6 +372,7 @@ class PlanView:
     choice: dict[str, Any] = field(default_factory=dict)
     hourly_usd: float = 0.0
     wait: str = ""
+    unsold: str = ""
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     candidates: tuple[CandidateView, ...] = ()

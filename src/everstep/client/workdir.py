@@ -56,15 +56,39 @@ class _Found:
     executable: bool
 
 
-def pack_workdir(
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What is to be packed: looked at and found good, and not read yet.
+
+    Attributes:
+        skipped: as in `Packed`.
+    """
+
+    _found: list[_Found]
+    _aim: _Aim
+    skipped: tuple[str, ...] = ()
+
+    def pack(self, *, into: Path) -> Packed:
+        """Writes the archive into an existing folder; the caller removes it. Raises BadInput: a file vanished."""
+        archive, digest = _archive(self._found, self._aim, into)
+        return Packed(
+            digest=digest,
+            archive=archive,
+            archive_bytes=archive.stat().st_size,
+            files=len(self._found),
+            total_bytes=sum(f.size for f in self._found),
+            skipped=self.skipped,
+        )
+
+
+def list_workdir(
     path: Path | str,
     *,
-    into: Path,
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     honour_ignore_files: bool = True,
     key: str = "workdir",
-) -> Packed:
-    """Packs a folder.
+) -> Contents:
+    """Looks at a folder that is to be packed.
 
     What is left out: every ``.git`` and ``.everstep``; what ``.gitignore`` files in the folder and below it exclude, in
     a git repository or not, by git's own rules (files already tracked by git are no exception, and ignore files *above*
@@ -73,7 +97,6 @@ def pack_workdir(
 
     Args:
         path: the folder.
-        into: existing folder that the archive is written to; the caller removes it.
         limit_bytes: of all files together, before packing.
         honour_ignore_files: False for data folders, which are wanted whole.
         key: how problems call it.
@@ -86,17 +109,16 @@ def pack_workdir(
         raise BadInput(Problem(str(root), key, "there is no such folder"))
     walker = _Walker(root, honour_ignore_files)
     found = sorted(walker.walk(), key=lambda f: f.name)
-    skipped = tuple(sorted(walker.skipped))
-    return _pack(found, walker.unreadable, _Aim(str(root), key, limit_bytes, into), skipped)
+    aim = _Aim(str(root), key)
+    _check(found, walker.unreadable, aim, limit_bytes)
+    return Contents(found, aim, tuple(sorted(walker.skipped)))
 
 
-def pack_files(
-    files: Mapping[str, Path], *, into: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, key: str = ""
-) -> Packed:
-    """Packs single files under the names (relative paths) that they are to have where they are unpacked.
+def list_files(files: Mapping[str, Path], *, limit_bytes: int = DEFAULT_LIMIT_BYTES, key: str = "") -> Contents:
+    """Looks at single files, to be packed under the names (relative paths) that they are to have once unpacked.
 
     Raises:
-        BadInput: as `pack_workdir`.
+        BadInput: as `list_workdir`.
     """
     found, missing = [], []
     for name, path in sorted(files.items()):
@@ -106,36 +128,28 @@ def pack_files(
             missing.append(str(path))
             continue
         found.append(_Found(name, path, status.st_size, False, bool(status.st_mode & 0o100)))
-    return _pack(found, missing, _Aim("file_mounts", key, limit_bytes, into), ())
+    aim = _Aim("file_mounts", key)
+    _check(found, missing, aim, limit_bytes)
+    return Contents(found, aim)
+
+
+def pack_workdir(path: Path | str, *, into: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Packed:
+    """Packs a folder into the folder ``into``: `list_workdir` and `Contents.pack` in one."""
+    return list_workdir(path, limit_bytes=limit_bytes).pack(into=into)
 
 
 @dataclass(frozen=True, slots=True)
 class _Aim:
-    """What is packed (``where`` and ``key`` in problems), how much of it at most, and into which folder."""
+    """What is packed: ``where`` and ``key`` in problems."""
 
     where: str
     key: str
-    limit_bytes: int
-    into: Path
 
     def problem(self, message: str, fix: str = "") -> BadInput:
         return BadInput(Problem(self.where, self.key, message, fix))
 
 
-def _pack(found: list[_Found], unreadable: list[str], aim: _Aim, skipped: tuple[str, ...]) -> Packed:
-    _check(found, unreadable, aim)
-    archive, digest = _archive(found, aim)
-    return Packed(
-        digest=digest,
-        archive=archive,
-        archive_bytes=archive.stat().st_size,
-        files=len(found),
-        total_bytes=sum(f.size for f in found),
-        skipped=skipped,
-    )
-
-
-def _check(found: list[_Found], unreadable: list[str], aim: _Aim) -> None:
+def _check(found: list[_Found], unreadable: list[str], aim: _Aim, limit_bytes: int) -> None:
     blind = [*unreadable, *(f.name for f in found if not f.is_link and not os.access(f.path, os.R_OK))]
     if blind:
         more = f" and {len(blind) - _NAMED} more" if len(blind) > _NAMED else ""
@@ -144,10 +158,10 @@ def _check(found: list[_Found], unreadable: list[str], aim: _Aim) -> None:
     if len(found) > MAX_FILES:
         raise aim.problem(f"has {len(found):,} files, at most {MAX_FILES:,} are packed", _HOW_TO_LEAVE_OUT)
     total = sum(f.size for f in found)
-    if total > aim.limit_bytes:
+    if total > limit_bytes:
         largest = sorted(found, key=lambda f: (-f.size, f.name))[:_NAMED]
         named = ", ".join(f"{_shown(f.name)} ({format_size(f.size)})" for f in largest)
-        limit = format_size(aim.limit_bytes)
+        limit = format_size(limit_bytes)
         raise aim.problem(
             f"has {format_size(total)}, at most {limit}; the largest files are {named}", _HOW_TO_LEAVE_OUT
         )
@@ -225,8 +239,8 @@ class _Walker:
             self.skipped.append(name)
 
 
-def _archive(found: list[_Found], aim: _Aim) -> tuple[Path, str]:
-    with tempfile.NamedTemporaryFile(dir=aim.into, prefix="packing-", delete=False) as out:
+def _archive(found: list[_Found], aim: _Aim, into: Path) -> tuple[Path, str]:
+    with tempfile.NamedTemporaryFile(dir=into, prefix="packing-", delete=False) as out:
         written = Path(out.name)
         try:
             _write(found, out, aim)
@@ -235,7 +249,7 @@ def _archive(found: list[_Found], aim: _Aim) -> tuple[Path, str]:
             raise
     with written.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return written.replace(aim.into / f"{digest}.tar.gz"), digest
+    return written.replace(into / f"{digest}.tar.gz"), digest
 
 
 def _write(found: list[_Found], out: IO[bytes], aim: _Aim) -> None:

@@ -61,7 +61,9 @@ class Inbox:
         self._in_hand = items
         if timeout_s > 0 or not self._queue.empty():
             try:
-                items.append(await asyncio.wait_for(self._queue.get(), timeout_s))
+                # Not `wait_for`, which before Python 3.12 loses a cancellation that comes together with an item.
+                async with asyncio.timeout(timeout_s):
+                    items.append(await self._queue.get())
             except TimeoutError:
                 return items
         while len(items) < _MOST and not self._queue.empty():

@@ -78,12 +78,18 @@ def _started(i: InstanceId, m: Message) -> Event:
     return RanksStarted(i, _int(m, "attempt"), _int(m, "ranks"), _float(m, "spawned_at"))
 
 
+def _place(m: Message, key: str) -> str | None:
+    """A checkpoint, ``attempt:step``."""
+    value = m.get(key)
+    if value is None:
+        return None
+    attempt, _, step = str(value).partition(":")
+    return f"{int(attempt)}:{int(step)}"
+
+
 def _restored(i: InstanceId, m: Message) -> Event:
-    base = m.get("base")
-    if base is not None:
-        attempt, _, step = str(base).partition(":")
-        base = f"{int(attempt)}:{int(step)}"
-    return Restored(i, _int(m, "attempt"), base, _float(m, "restore_s"))
+    missed = _place(m, "missed") or ""
+    return Restored(i, _int(m, "attempt"), _place(m, "base"), _float(m, "restore_s"), missed)
 
 
 def _saved(i: InstanceId, m: Message) -> Event:

@@ -38,7 +38,7 @@ def check_task(task: Task, selectors: Mapping[str, Selector], now: float) -> Non
         problems.append(Problem("task", "gang", "gangs of several groups are not acted on yet"))
     if task.policy and task.policy not in selectors:
         problems.append(
-            Problem("task", "policy", f"there is no policy '{task.policy}'", f"known: {', '.join(sorted(selectors))}")
+            Problem("task", "policy", f"there is no policy '{task.policy}'", f"known: {', '.join(selectors)}")
         )
     if problems:
         raise BadInput(*problems)

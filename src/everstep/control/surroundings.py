@@ -130,7 +130,8 @@ class Surroundings:
         while True:
             await watch.poll()
             try:
-                await asyncio.wait_for(now.wait(), poll_s)
+                async with asyncio.timeout(poll_s):  # `wait_for` may lose a cancellation, see `Inbox.take`
+                    await now.wait()
             except TimeoutError:
                 continue
             await self._clock.sleep(GATHER_S)

@@ -99,7 +99,8 @@ MSG_SETUP_FAILED = "setup_failed"  # journal. rc, tail (last lines of set-up out
 MSG_CHECKED = "checked"  # journal. attempt, unreachable: [addresses]
 MSG_STARTED = "started"  # journal. attempt, ranks: int, spawned_at
 MSG_PROGRESS = "progress"  # attempt, step, total|null, metrics: {name: float}. At most every heartbeat and 1 s
-MSG_RESTORED = "restored"  # journal. attempt, base: "A:S"|null, restore_s
+MSG_RESTORED = "restored"  # journal. attempt, base: "A:S"|null, restore_s; optional: missed: "A:S", the base that the
+#                            orders named, where it was gone and the newest that is left was taken
 # From rank 0 once the manifest is published.
 MSG_SAVED = "saved"  # journal. attempt, step, bytes, save_s, stall_s, durable: bool
 # Of the script's rank, when a save was tried out beside the training (`checkpoint.audit`).
@@ -131,6 +132,9 @@ ORDERS_NODE_RANK = "node_rank"
 ORDERS_PEERS = "peers"  # [{"rank": r, "address": a, "probe_port": p}], by node rank; optional: instance
 ORDERS_MASTER = "master"  # {"address": a, "port": p}
 ORDERS_BASE = "base"  # "A:S" to start from exactly there, "" = newest visible
+# The first attempt that was told of `base`: a wish goes from attempt to attempt until one says `restored`. 0 or absent
+# (servers before it) = binding: refused where it is not there.
+ORDERS_BASE_SINCE = "base_since"
 ORDERS_SAVE = "save"  # null or {"seq": n, "by": utc_s|null}: save at the next step, again shortly before `by`
 ORDERS_STOP = "stop"  # null or {"save": bool, "grace_s": s, "reason": text}
 ORDERS_EXEC = "exec"  # [{"id": text, "command": text}]
@@ -190,6 +194,7 @@ ENV_OBJECTS = "EVERSTEP_OBJECTS"  # UNIX socket of the agent that answers PATH_O
 ENV_CHECKPOINT_MODE = "EVERSTEP_CHECKPOINT_MODE"  # MODE_*; with MODE_OFF the library neither restores nor saves
 ENV_CHECKPOINT_AUDIT = "EVERSTEP_CHECKPOINT_AUDIT"  # for how many steps `everstep.train.run` audits a save; "" = none
 ENV_BASE = "EVERSTEP_BASE"  # "A:S": start from exactly that checkpoint; "" = newest visible
+ENV_BASE_SINCE = "EVERSTEP_BASE_SINCE"  # int as text: as of ORDERS_BASE_SINCE; "" = binding
 ENV_REPORT_DIR = "EVERSTEP_REPORT_DIR"  # where ranks leave reports
 ENV_CONTROL_FILE = "EVERSTEP_CONTROL_FILE"  # what the agent wants of the ranks
 ENV_LOG_PIPE = "EVERSTEP_LOG_PIPE"  # "LABEL:DEVICE:INODE" of the pipe whose bytes become the log of rank LABEL
@@ -221,7 +226,7 @@ CONTROL_HAZARD_PER_H = "hazard_per_h"
 #   {"t": utc_s, "rank": r, "step": n, "total": n|null, "first_step_at": utc_s, "steps_done": n, "metrics": {...},
 #    "stall_s": s}
 # `facts-<rank>.jsonl` is appended, one JSON object a line, flushed at once:
-#   {"t":, "kind": "restored", "base": "A:S"|null, "restore_s":}
+#   {"t":, "kind": "restored", "base": "A:S"|null, "restore_s":}     (optional: "missed": "A:S")
 #   {"t":, "kind": "saved", "step":, "bytes":, "save_s":, "stall_s":, "durable": bool}       (rank 0,
 #    after the manifest)
 #   {"t":, "kind": "warning", "text":}

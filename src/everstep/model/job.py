@@ -91,6 +91,8 @@ class InstanceState:
         prepared_from: when its agent was started anew and began to prepare again, None if it never was.
         barred_at: since when somebody with its token could not prove to be it, None once it has joined.
         unreachable: in how many attempts in a row the gang's check named it as one that others cannot reach.
+        failure: what is wrong with it, or was.
+        refusal: what its provider said when the call that launched it failed although a sweep had found it already.
     """
 
     token: LaunchToken
@@ -127,6 +129,7 @@ class InstanceState:
     barred_at: float | None = None
     unreachable: int = 0
     move: int = 0
+    refusal: str = ""
 
     @property
     def alive(self) -> bool:
@@ -173,7 +176,7 @@ class AttemptState:
     Attributes:
         no: its number, the fence.
         members: machines by node rank; the first is the master.
-        base_wanted: ``attempt:step`` to start from, empty = newest visible.
+        base_wanted: ``attempt:step`` to start from, empty = newest visible. base_since: the first attempt told so.
         base: what it did start from, None = from scratch; only meaningful once ``restored_at`` is set.
         checked: members that told how their check went. unreachable: addresses that they could not reach, by member.
         ended: outcome by member.
@@ -188,6 +191,7 @@ class AttemptState:
     master_port: int
     begun_at: float
     base_wanted: str = ""
+    base_since: int = 0
     phase: GangPhase = GangPhase.CHECKING
     checked: tuple[LaunchToken, ...] = ()
     started: tuple[LaunchToken, ...] = ()

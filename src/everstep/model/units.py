@@ -185,6 +185,11 @@ def format_size(count: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def format_count(number: int, thing: str) -> str:
+    """For people: ``1 machine``, ``2 machines``, ``1,200 files``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def format_money(usd: float) -> str:
     """For people: ``$12.34``, ``-$3.00``, ``$1,234.50``; amounts below ten cents keep four decimals (``$0.0123``)."""
     sign, value = ("-" if usd < 0 else ""), abs(usd)

@@ -49,7 +49,8 @@ class Bells:
 async def rung(event: asyncio.Event, timeout_s: float) -> bool:
     """Waits for a ring; False after ``timeout_s``."""
     try:
-        await asyncio.wait_for(event.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
     except TimeoutError:
         return False
     return True

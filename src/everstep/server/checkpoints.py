@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from everstep.client import results as r
 from everstep.model.errors import Conflict, EverstepError, NotFound
-from everstep.model.job import AttemptState, JobState
+from everstep.model.job import AttemptState, GangPhase, JobState
 
-_SHOWN = 10
+_NEAREST = 6
 
 _Place = tuple[int, int]
 """(attempt, step)."""
@@ -46,8 +46,8 @@ def restorable(state: JobState, step: int, attempt: int | None) -> str:
     """The checkpoint of a step that a new attempt can start from, ``attempt:step``; the newest if several have it.
 
     Raises:
-        NotFound: there never was one. Conflict: there was, and nothing can start from it any more. Both name the steps
-            that can be restored.
+        NotFound: there never was one. Conflict: there was, and nothing can start from it any more. Both name the
+            nearest steps that can be restored.
     """
     every = checkpoints(state)
     there = [c for c in every if c.restorable]
@@ -55,10 +55,10 @@ def restorable(state: JobState, step: int, attempt: int | None) -> str:
     good = [c for c in named if c.restorable]
     if good:
         return f"{good[-1].attempt}:{step}"
-    steps = sorted({c.step for c in there})
-    shown = ", ".join(map(str, steps[-_SHOWN:]))
-    rest = f"these steps can be restored: {'..., ' if len(steps) > _SHOWN else ''}{shown}" if steps else "there is none"
-    raise _refusal(state, named, step, attempt, rest)
+    steps = sorted({c.step for c in there}, key=lambda s: (abs(s - step), s))
+    shown = ", ".join(map(str, sorted(steps[:_NEAREST])))
+    which = "the nearest steps that" if len(steps) > _NEAREST else "these steps"
+    raise _refusal(state, named, step, attempt, f"{which} can be restored: {shown}" if steps else "there is none")
 
 
 def _refusal(
@@ -74,8 +74,10 @@ def _refusal(
 
 @dataclass(frozen=True, slots=True)
 class _Lineage:
-    """Who began from where: base by attempt, None from nothing. An attempt that froze nothing hands on to the one
-    before it.
+    """Who began from where: base by attempt, None from nothing.
+
+    An attempt that ended without having told of a base hands on to the one before it: it froze nothing, or if it did,
+    and died before it could tell, the next one finds its record.
     """
 
     bases: Mapping[int, _Place | None]
@@ -104,7 +106,8 @@ class _Lineage:
 
 
 def _base(a: AttemptState) -> _Place | None:
-    text = a.base if a.restored_at is not None else a.base_wanted
+    coming = a.base_wanted if a.phase is not GangPhase.ENDED else ""
+    text = a.base if a.restored_at is not None else coming
     if text:
         attempt, _, step = text.partition(":")
         return int(attempt), int(step)

@@ -33,6 +33,8 @@ from everstep.server.views import Views
 
 JSON_BYTES = 4 << 20
 """Largest JSON body of the user API."""
+_SHORTEST = 3
+"""Characters of the beginning of an id that names a job; all ids begin with the same two."""
 _REMEMBERED = 10_000
 """Machines whose agents sent logs or outputs: a machine that is gone may still have some to send."""
 
@@ -125,12 +127,13 @@ class Context:
             NotFound: there is none that the actor may read. Conflict: several. NotAuthorized: not allowed to ``verb``.
         """
         states = self.controller.states
-        ids = [JobId(name)] if name in states else [j for j in states if len(name) > 2 and j.startswith(name)]
+        ids = [JobId(name)] if name in states else [j for j in states if len(name) >= _SHORTEST and j.startswith(name)]
         if not ids:
             ids = [JobId(view.job) async for view in self.views.all(self.clock.now()) if view.name == name]
         found = [s for s in map(states.__getitem__, ids) if self.may(actor, Verb.READ, s)]
         if not found:
-            raise NotFound(f"there is no job '{name}'")
+            short = f"; the beginning of an id needs {_SHORTEST} characters" if len(name) < _SHORTEST else ""
+            raise NotFound(f"there is no job '{name}'{short}")
         if len(found) > 1:
             newest = [s.id for s in sorted(found, key=lambda s: s.submitted_at, reverse=True)[:5]]
             raise Conflict(f"{len(found)} jobs are called '{name}': say which by its id ({', '.join(newest)})")

@@ -96,7 +96,7 @@ async def run(options: Options, *, on_ready: Callable[[ServerInfo], None] = lamb
     Raises:
         AlreadyRunning: another server holds the folder. BadInput: an option is wrong. EverstepError: something failed.
     """
-    options = _as_last_time(options)
+    options = as_last_time(options)
     listening.check_exposure(options.host, tls=options.own_tls or options.tls is not None, insecure=options.insecure)
     lock = installation.take_lock(options.home)
     try:
@@ -105,8 +105,8 @@ async def run(options: Options, *, on_ready: Callable[[ServerInfo], None] = lamb
             options = replace(options, tls=tls.own(options.home, filter(None, hosts)))
         fingerprint = listening.check_tls(options.tls) if options.tls is not None else ""
         os.chdir(options.home.path)
-        found = _providers(options)
-        await _check_configurations(found)
+        found = make_providers(options)
+        await check_configurations(found)
         listener = _listener(options)
         store = open_store(options.store or f"sqlite:///{options.home.journal_file}")
         server = Server(options, found, store, listener, fingerprint=fingerprint, lock=lock)
@@ -293,7 +293,7 @@ def _use_bucket(options: Options, context: Context) -> None:
         context.log_archive = LogArchive(context.logs, place, context.controller.states)
 
 
-def _providers(options: Options) -> dict[str, Provider]:
+def make_providers(options: Options) -> dict[str, Provider]:
     """Every provider that is asked for. Raises BadInput with one line when one is unknown or lacks its extra."""
     made: dict[str, Provider] = {}
     for name, given in options.providers.items():
@@ -309,7 +309,7 @@ def _providers(options: Options) -> dict[str, Provider]:
     return made
 
 
-async def _check_configurations(found: Mapping[str, Provider]) -> None:
+async def check_configurations(found: Mapping[str, Provider]) -> None:
     """Raises BadInput when a provider says that it is configured wrongly: a server would sell nothing and not say why.
 
     Any other trouble may pass, and is the controller's.
@@ -329,13 +329,14 @@ def _local(home: Home, given: dict[str, Any]) -> dict[str, Any]:
     import sys
 
     folder = Path(given.pop("home", home.path / "local"))
-    given.setdefault("agent_argv", [sys.executable, str(build_pyz(home.path / "agent.pyz"))])
+    if "agent_argv" not in given:
+        given["agent_argv"] = [sys.executable, str(build_pyz(home.path / "agent.pyz"))]
     if given.get("config_path"):
         given["config_path"] = (home.path / Path(given["config_path"]).expanduser()).resolve()
     return {"home": folder, **given}
 
 
-def _as_last_time(options: Options) -> Options:
+def as_last_time(options: Options) -> Options:
     """Where nothing was said, a server that listened behind TLS does so again: machines of running jobs call there.
 
     Whoever starts it need not know how, ``everstep run`` for example. Listening in the clear beyond loopback has to be

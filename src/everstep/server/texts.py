@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ from everstep.model import events as ev
 from everstep.model.causes import NoticeKind
 from everstep.model.events import Event
 from everstep.model.offers import Offer
+from everstep.model.units import format_count, format_money, format_price
 
 
 def text_of(event: Event) -> str:
@@ -18,8 +20,31 @@ def text_of(event: Event) -> str:
     return " ".join(sentence.split())
 
 
+_CONCLUDED: dict[str, str] = {
+    ev.CauseSettled.__name__: "settle why an attempt ended",
+    ev.AttemptOverdue.__name__: "wait for an attempt no longer",
+    ev.InstanceSilent.__name__: "count on a silent machine no longer",
+    ev.KeepExpired.__name__: "let go of machines that were kept for debugging",
+    ev.BudgetSpent.__name__: "pause, the budget is spent",
+    ev.DeadlineAlarm.__name__: "raise the alarm, the deadline cannot be kept",
+    ev.GaveUp.__name__: "give up",
+}
+_FULL_DIGITS = re.compile(r"\$(\d+\.\d{4})(?!\d)")
+
+
+def said(line: str) -> str:
+    """A line of a decision as people read it.
+
+    The journal has it as the brain wrote it, since journals of old are replayed word by word: a fact that was concluded
+    by the kind of its event alone, amounts with all their digits.
+    """
+    if line in ev.KINDS:
+        return _CONCLUDED.get(line) or f"note: {ev.words_of(line)}"
+    return _FULL_DIGITS.sub(lambda found: format_money(float(found[1])), line)
+
+
 def _offer(offer: Offer) -> str:
-    return f"{offer.machine.name} in {offer.zone} ({offer.market}, ${offer.price_usd_per_h:.4g}/h)"
+    return f"{offer.machine.name} in {offer.zone} ({offer.market}, {format_price(offer.price_usd_per_h)})"
 
 
 def _by(actor: str, reason: str = "") -> str:
@@ -93,9 +118,10 @@ def _progress(e: ev.ProgressSeen) -> str:
 
 
 def _restored(e: ev.Restored) -> str:
+    missed = f", NOT from {e.missed}, which was asked for and is gone" if e.missed else ""
     if e.base is None:
-        return f"attempt {e.attempt} starts from scratch"
-    return f"attempt {e.attempt} goes on from checkpoint {e.base} (restored in {e.restore_s:.1f} s)"
+        return f"attempt {e.attempt} starts from scratch{missed}"
+    return f"attempt {e.attempt} goes on from checkpoint {e.base} (restored in {e.restore_s:.1f} s){missed}"
 
 
 def _saved(e: ev.CheckpointSaved) -> str:
@@ -118,7 +144,7 @@ def _ranks_ended(e: ev.RanksEnded) -> str:
 def _outputs(e: ev.OutputsStored) -> str:
     if e.error:
         return f"outputs of machine {e.instance} did not come home: {e.error}"
-    return f"outputs of machine {e.instance} came home: {e.files} file{'s' if e.files != 1 else ''}, {_size(e.bytes)}"
+    return f"outputs of machine {e.instance} came home: {format_count(e.files, 'file')}, {_size(e.bytes)}"
 
 
 def _settled(e: ev.CauseSettled) -> str:
@@ -126,9 +152,9 @@ def _settled(e: ev.CauseSettled) -> str:
 
 
 def _decided(e: ev.Decided) -> str:
-    parts = [*e.effects] or [*e.reasons[:1]]
+    parts = [said(line) for line in e.effects or e.reasons[:1]]
     if e.wait:
-        parts.append(f"waiting: {e.wait}")
+        parts.append(f"waiting: {said(e.wait)}")
     return "decided: " + ("; ".join(parts) or "nothing to do")
 
 
@@ -150,7 +176,7 @@ TEXTS: dict[type[Event], Callable[[Any], str]] = {
     ev.RestoreRequested: lambda e: f"restore of checkpoint {e.base} asked{_by(e.actor)}",
     ev.ExecRequested: lambda e: f"command {e.exec_id} asked{_by(e.actor)}: {e.command}",
     ev.LaunchIntended: _intended,
-    ev.LaunchSucceeded: lambda e: f"machine {e.instance} started at ${e.price_usd_per_h:.4g}/h",
+    ev.LaunchSucceeded: lambda e: f"machine {e.instance} started at {format_price(e.price_usd_per_h)}",
     ev.LaunchFailed: lambda e: f"launch refused, {e.error.replace('_', ' ')}: {e.message}",
     ev.TerminateIntended: lambda e: f"end machine {e.instance}: {e.reason}",
     ev.InstanceEnded: _ended,
@@ -186,7 +212,7 @@ TEXTS: dict[type[Event], Callable[[Any], str]] = {
     ev.AttemptsSkipped: lambda e: f"the next attempt is {e.to + 1}: {e.text}",
     ev.AttemptOverdue: lambda e: f"attempt {e.attempt} counts as ended: {e.text}",
     ev.KeepExpired: lambda e: "machines kept for debugging may go now",
-    ev.BudgetSpent: lambda e: f"the budget is spent (${e.cost_usd:.2f})",
+    ev.BudgetSpent: lambda e: f"the budget is spent ({format_money(e.cost_usd)})",
     ev.DeadlineAlarm: lambda e: f"the deadline cannot be kept, earliest finish {_clock(e.earliest_finish)}: {e.text}",
     ev.GaveUp: lambda e: f"gave up: {e.reason}",
     ev.Decided: _decided,

@@ -19,7 +19,7 @@ from everstep.model.offers import Offer
 from everstep.ports import ProviderResource, Record
 from everstep.server.checkpoints import checkpoints
 from everstep.server.live import Bill, BillAccount, LiveController, Seen
-from everstep.server.texts import text_of, utc
+from everstep.server.texts import said, text_of, utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Views:
             silent=i.silent,
             last_heard=seen.last_heard if seen is not None else None,
             leave_reason=i.leave_reason,
-            failure=i.failure,
+            failure=i.failure or i.refusal,
         )
 
 
@@ -221,7 +221,7 @@ def event_view(record: Record) -> r.EventView:
         text = text_of(decode(record.kind, record.body))
     except (KeyError, TypeError, ValueError):
         text = f"{record.kind} (of another version of everstep)"
-    return r.EventView(record.seq, record.version, record.at, record.kind, text, dict(record.body))
+    return r.EventView(record.version, record.at, record.kind, text, dict(record.body))
 
 
 def decision_view(record: Record) -> r.DecisionView:
@@ -230,11 +230,11 @@ def decision_view(record: Record) -> r.DecisionView:
     assert isinstance(decided, Decided)
     return r.DecisionView(
         at=record.at,
-        effects=decided.effects,
+        effects=tuple(map(said, decided.effects)),
         candidates=tuple(r.CandidateView(c.what, c.price_usd_per_h, c.score, c.verdict) for c in decided.candidates),
-        reasons=decided.reasons,
+        reasons=tuple(map(said, decided.reasons)),
         inputs=decided.inputs,
-        wait=decided.wait,
+        wait=said(decided.wait),
         wake_at=decided.wake_at,
     )
 

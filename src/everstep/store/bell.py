@@ -22,7 +22,8 @@ class Listener:
     async def wait(self, timeout_s: float | None) -> None:
         """Returns at the next ring, or after ``timeout_s``."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
 
     def wake(self) -> None:
         """Called by the bell, from any thread."""

@@ -73,6 +73,7 @@ class _Http(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # clients keep connections
+    wbufsize = -1  # head and body go out together: the second of two writes would wait for the caller's acknowledgement
     answer: Callable[[Asked], Reply | None]
 
     def log_message(self, format: str, *args: Any) -> None:

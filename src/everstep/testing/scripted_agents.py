@@ -226,11 +226,10 @@ class ScriptedAgents(Orderlies[Agent, Training]):
             self._later(agent, self._script(job).restore_s, lambda: self._train(training))
 
     def _base(self, job: JobId, document: Mapping[str, Any]) -> int:
+        newest, step = (self.published.get(job) or [(0, 0)])[-1]
         wanted = document[h.ORDERS_BASE]
-        if wanted:
-            return int(wanted.split(":")[1])
-        published = self.published.get(job)
-        return published[-1][1] if published else 0
+        # What an attempt that was told the same has saved counts (``train.lineage.Wish``).
+        return int(wanted.split(":")[1]) if wanted and newest < document[h.ORDERS_BASE_SINCE] else step
 
     def _train(self, training: Training) -> None:
         if training.over:

@@ -221,7 +221,7 @@ class Run:
 
     def _boundary(self) -> None:
         around, saves = self._around, self._saves
-        due = around.pace.due(time.monotonic())
+        due = around.pace.due(time.monotonic(), pending=saves.pending)
         self._look()
         due, save, stop, hold, busy = around.gang.agree(
             due and around.gang.rank == 0,

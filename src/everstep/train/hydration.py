@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everstep.train.folder import FORMAT, MANIFEST, Folder, manifest_of
 from everstep.train.gang import Gang
-from everstep.train.lineage import Listing, Position, attempt_file, candidates
+from everstep.train.lineage import Listing, Position, Wish, attempt_file, preferred
 from everstep.train.mirror import Lost, Mirror
 from everstep.train.shard import Damaged, read_shard
 from everstep.train.stores import Refusal, Unavailable
@@ -25,13 +25,13 @@ class Hydration:
         self._mirror = mirror
         self._keeps_folder = keeps_folder
 
-    def run(self, here: Listing, attempt: int | None, wanted: Position | None) -> str:
+    def run(self, here: Listing, attempt: int | None, wish: Wish | None) -> str:
         """Bring it.
 
         Args:
             here: what all folders together have.
             attempt: the number of the attempt that is to begin, None for the next free one.
-            wanted: the checkpoint to begin from, None for the newest.
+            wish: the checkpoint to begin from, None for the newest.
 
         Returns:
             What went wrong, for a warning; "" if nothing did.
@@ -49,8 +49,8 @@ class Hydration:
         )
         problems = []
         self._adopt_records(there, here)
-        for position in [wanted] if wanted is not None else candidates(everything):
-            if position in here.manifests or position not in there.manifests:
+        for position in preferred(everything, wish):
+            if position in here.manifests:
                 break
             problem = self.bring(position)
             if not problem:

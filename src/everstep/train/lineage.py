@@ -64,6 +64,29 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Wish:
+    """The checkpoint that a new attempt is to begin from, instead of the newest.
+
+    Attributes:
+        base: which one.
+        since: the first attempt that was told; a server tells every attempt until one says that it goes on. None: asked
+            for by hand, where the attempt begins.
+    """
+
+    base: Position
+    since: int | None = None
+
+    @property
+    def binding(self) -> bool:
+        """True if nothing else will do: whoever asked by hand stands beside it."""
+        return self.since is None
+
+    def stands(self, listing: Listing) -> bool:
+        """False once an attempt that was told has begun: it did what could be done, and what it saved counts."""
+        return self.since is None or not any(number >= self.since for number in listing.records)
+
+
+@dataclass(frozen=True)
 class Listing:
     """A folder as somebody saw it.
 
@@ -158,6 +181,15 @@ def condemned(listing: Listing, position: Position) -> bool:
 def candidates(listing: Listing, head: int | None = None) -> tuple[Position, ...]:
     """The checkpoints a new attempt may begin from, best first."""
     return tuple(p for p in reversed(visible(listing, head)) if not condemned(listing, p))
+
+
+def preferred(listing: Listing, wish: Wish | None) -> tuple[Position, ...]:
+    """The candidates of a new attempt by its wish, best first: only what was asked for, if that is binding."""
+    offered = candidates(listing)
+    if wish is None or not wish.stands(listing):
+        return offered
+    asked = tuple(p for p in offered if p == wish.base)
+    return asked if wish.binding else (*asked, *(p for p in offered if p != wish.base))
 
 
 def may_collect(listing: Listing, attempt: int) -> bool:

@@ -19,7 +19,7 @@ from everstep.train.folder import FORMAT, Folder, Manifest
 from everstep.train.frameworks import unsupported
 from everstep.train.gang import Gang
 from everstep.train.hydration import Hydration
-from everstep.train.lineage import Listing, Position, Record, candidates
+from everstep.train.lineage import Listing, Position, Record, Wish, candidates, preferred
 from everstep.train.mirror import Lost, Mirror, Share
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace, parse_every
 from everstep.train.reports import Reporter
@@ -38,12 +38,21 @@ class Opened:
     """What an attempt begins with: its number, its base as written in its record, and the state to continue from.
 
     ``base`` and ``source`` differ only if the same attempt is started again: it continues from its own newest save.
+    ``missed``: what a server had asked for as the base, and is gone.
     """
 
     attempt: int
     base: Position | None
     source: Position | None
     state: dict[str, Any] | None
+    missed: Position | None = None
+
+
+def restored(opened: Opened, began: float) -> dict[str, Any]:
+    """The fields of ``FACT_RESTORED``, once everything is back; ``began``: monotonic seconds when that was begun."""
+    base = None if opened.source is None else str(opened.source)
+    missed = {} if opened.missed is None else {"missed": str(opened.missed)}
+    return {"base": base, "restore_s": time.monotonic() - began, **missed}
 
 
 def attach(
@@ -99,11 +108,7 @@ def attach(
     except Refused as refusal:
         site.refuse(refusal.text)
         raise
-    site.reporter.fact(
-        handshake.FACT_RESTORED,
-        base=None if opened.source is None else str(opened.source),
-        restore_s=time.monotonic() - began,
-    )
+    site.reporter.fact(handshake.FACT_RESTORED, **restored(opened, began))
     return Run(objects, site.surround(env, opened, every_s, copy_at_once), opened.state)
 
 
@@ -219,13 +224,13 @@ class Opening:
         """Begin the attempt that the environment names, or the next free one.
 
         Raises:
-            Refused: a newer attempt has begun, the wanted base is not there, or the world size differs from its.
+            Refused: a newer attempt has begun, a base asked for by hand is not there, or the world size differs.
         """
         numbered = env.get(handshake.ENV_ATTEMPT)
-        wanted = env.get(handshake.ENV_BASE) or ""
+        wish = _wish(env)
         self._together(self._folder.prepare)
         if self._hydration is not None:
-            self._hydrate(self._hydration, int(numbered) if numbered else None, wanted)
+            self._hydrate(self._hydration, int(numbered) if numbered else None, wish)
         for _ in range(_TRIES):
             listing = self._list()
             attempt = int(numbered) if numbered else listing.next_attempt()
@@ -237,26 +242,31 @@ class Opening:
             if record is not None:
                 source, state = self._first_readable(candidates(listing, attempt))
                 return Opened(attempt, record.base, source, state)
-            base, state = self._choose(listing, wanted)
+            base, state = self._first_readable(preferred(listing, wish))
+            missed = self._missed(listing, wish, base)
             if not self._begin(Record(attempt, base, self._gang.world_size)):
                 # Somebody took this number in the meantime: look again.
                 continue
             self._refuse_if_fenced(self._list(), attempt)
             self._together(lambda attempt=attempt: self._folder.sweep(attempt))
-            return Opened(attempt, base, base, state)
+            return Opened(attempt, base, base, state, missed)
         raise Refused(f"no attempt could begin in {self._folder.root}: others keep beginning there")
 
-    def _choose(self, listing: Listing, wanted: str) -> tuple[Position | None, dict[str, Any] | None]:
-        if not wanted:
-            return self._first_readable(candidates(listing))
-        position = Position.parse(wanted)
-        offered = candidates(listing)
-        if position in offered:
-            base, state = self._first_readable([position])
-            if base is not None:
-                return base, state
-        there = ", ".join(str(p) for p in reversed(offered)) or "none"
-        raise Refused(f"checkpoint {wanted} is not there or not whole; visible in {self._folder.root}: {there}")
+    def _missed(self, listing: Listing, wish: Wish | None, base: Position | None) -> Position | None:
+        """The base that was asked for, if it is not the one chosen.
+
+        The newest keeps everything visible that is there, so that another one can be asked for. To stop would make a
+        failure of the job's out of a lost disk.
+        """
+        if wish is None or base == wish.base or not wish.stands(listing):
+            return None
+        there = ", ".join(str(p) for p in reversed(candidates(listing))) or "none"
+        gone = f"checkpoint {wish.base} is not there or not whole; visible in {self._folder.root}: {there}"
+        if wish.binding:
+            raise Refused(gone)
+        if self._gang.rank == 0:
+            self._reporter.warn(f"{gone}; " + ("starting from nothing" if base is None else f"going on from {base}"))
+        return wish.base
 
     def _first_readable(self, positions: Iterable[Position]) -> tuple[Position | None, dict[str, Any] | None]:
         """The first checkpoint of which every rank can read its shard; (None, None) if there is none."""
@@ -307,9 +317,9 @@ class Opening:
                 f"training on would not be exact; install torch {manifest.torch}, or give another checkpoint folder"
             )
 
-    def _hydrate(self, hydration: Hydration, attempt: int | None, wanted: str) -> None:
+    def _hydrate(self, hydration: Hydration, attempt: int | None, wish: Wish | None) -> None:
         try:
-            problem = hydration.run(self._list(), attempt, Position.parse(wanted) if wanted else None)
+            problem = hydration.run(self._list(), attempt, wish)
         except Lost as error:
             raise Refused(
                 f"{error}; {self._folder.root} is empty, and starting over might lose what the mirror has: "
@@ -375,6 +385,12 @@ class Opening:
                 f"checkpoints cannot be kept in {self._folder.root}: {problems[0]}; "
                 "give a folder that can be written to"
             )
+
+
+def _wish(env: Mapping[str, str]) -> Wish | None:
+    """What the environment asks for as a base. ValueError: that makes no sense."""
+    base, since = env.get(handshake.ENV_BASE), env.get(handshake.ENV_BASE_SINCE)
+    return Wish(Position.parse(base), int(since) if since else None) if base else None
 
 
 def _load(objects: Mapping[str, Stateful], opened: Opened) -> None:

@@ -58,13 +58,19 @@ class Pace:
         hazard_per_s = self._hazard_per_h / 3600.0
         return local_interval_s(self.save_cost_s, lambda age_s: age_s * hazard_per_s, longest_s=_LONGEST_S)
 
-    def due(self, now: float) -> bool:
-        """True at a step boundary where a save should be made."""
+    def due(self, now: float, *, pending: bool = False) -> bool:
+        """True at a step boundary where a save should be made.
+
+        Args:
+            now: monotonic seconds.
+            pending: a save was under way when training came here. It is the one that was due, even if it ends here:
+                the interval to the next one is counted from its end on.
+        """
         if self._boundary_at is not None:
             step_s = now - self._boundary_at
             self.step_s = step_s if self.step_s == 0.0 else self.step_s + _BLEND * (step_s - self.step_s)
         self._boundary_at = now
-        return now - self._since >= self.interval_s()
+        return not pending and now - self._since >= self.interval_s()
 
     def saved(self, since: float, stall_s: float, *, save_s: float | None = None) -> None:
         """A save, or the failed try of one, is over.

@@ -19,11 +19,13 @@ from everstep.model.events import (
     InstanceReady,
     KeepExpired,
     LaunchSucceeded,
+    PauseRequested,
     PeersChecked,
     ProgressSeen,
     RanksEnded,
     RanksStarted,
     Restored,
+    UnpauseRequested,
     VolumeDeleted,
     VolumeIntended,
     VolumeReady,
@@ -34,7 +36,7 @@ from everstep.model.job import JobState
 from everstep.model.ledger import LineKind
 from everstep.model.offers import BillingRule, Market
 from everstep.model.task import Recovery
-from tests.brain.making import fold, fresh, machine, offer, prepared
+from tests.brain.making import fold, fresh, machine, offer, prepared, running
 
 I1, I2 = InstanceId("i-1"), InstanceId("i-2")
 
@@ -171,6 +173,38 @@ def test_the_account_of_two_attempts_by_hand() -> None:
     assert book.saved_usd == pytest.approx(book.on_demand_cost_usd - book.cost_usd)
     assert book.saved_fraction == pytest.approx(1 - book.cost_usd / book.on_demand_cost_usd)
     assert (book.preemptions, book.recoveries, book.attempts) == (1, 1, 2)
+
+
+def at_work_again(job: JobState, n: int) -> JobState:
+    """On a new machine ``i-n``, in attempt ``n``."""
+    return fold(job, [*machine(n, slot=0), RanksStarted(InstanceId(f"i-{n}"), n, 1, 0.0)])
+
+
+def test_going_on_after_a_pause_is_no_recovery_and_going_on_after_a_loss_is() -> None:
+    job = running()
+    paused = [PauseRequested("u"), RanksEnded(I1, 1, "saved"), InstanceEnded(I1, 5.0, InstanceEnd.OWNER)]
+    job = fold(job, [*paused, CauseSettled(1, Cause.OWNER, "paused by u"), UnpauseRequested("u")])
+    job = at_work_again(job, 2)
+    assert (account(job, 9.0).attempts, account(job, 9.0).recoveries) == (2, 0)
+    job = at_work_again(fold(job, [InstanceEnded(I2, 7.0, InstanceEnd.LOST)]), 3)
+    assert (account(job, 9.0).attempts, account(job, 9.0).recoveries) == (3, 1), "its cause is not settled yet"
+    job = fold(job, [CauseSettled(2, Cause.NODE_LOSS, "lost")])
+    assert account(job, 9.0).recoveries == 1
+
+
+@pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.UNKNOWN}))
+def test_what_the_owner_wanted_is_no_loss_and_every_other_cause_is(cause: Cause) -> None:
+    first, second = two_attempts().attempts
+    job = replace(two_attempts(), attempts=(replace(first, cause=cause), second))
+    assert account(job, 400.0).recoveries == (0 if cause in (Cause.OWNER, Cause.SUCCESS) else 1)
+
+
+def test_an_attempt_that_never_ran_is_no_recovery_but_what_it_lost_is_made_good_by_the_next() -> None:
+    first, second = two_attempts().attempts
+    by_wish = replace(first, cause=Cause.OWNER, failed=False)
+    checked_only = replace(first, no=2, spawned_at=None, cause=Cause.UNREACHABLE_PEER)
+    for attempts, recoveries in (((checked_only, second), 0), ((by_wish, checked_only, second), 1)):
+        assert account(replace(two_attempts(), attempts=attempts), 400.0).recoveries == recoveries
 
 
 def test_an_attempt_of_which_nothing_was_kept_is_lost_as_a_whole() -> None:

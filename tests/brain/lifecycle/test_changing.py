@@ -66,11 +66,11 @@ def test_what_cannot_be_made_by_position_is_refused() -> None:
 
 JOB_CHANGES: dict[str, Any] = {
     "phase": JobPhase.RELEASING, "goal": Goal.PAUSE, "why": "for a reason", "save": SaveOrder(7, 99.0),
-    "execs": (("e-1", "ls"),), "keep_until": 99.0, "kept_from": 1.0, "instances": {}, "attempts": (),
+    "execs": (("e-1", "ls"),), "keep_until": 99.0, "base_wanted": "1:2", "instances": {}, "attempts": (),
 }  # fmt: skip
 ATTEMPT_CHANGES: dict[str, Any] = {
-    "no": 9, "phase": GangPhase.STOPPING, "members": (), "master_port": 1, "base_wanted": "1:2", "begun_at": 9e5,
-    "cause": Cause.SETUP_FAILED, "saves": (Saved(1, 9e5),),
+    "no": 9, "phase": GangPhase.STOPPING, "members": (), "master_port": 1, "base_wanted": "1:2", "base_since": 9,
+    "begun_at": 9e5, "cause": Cause.SETUP_FAILED, "saves": (Saved(1, 9e5),),
 }  # fmt: skip
 
 

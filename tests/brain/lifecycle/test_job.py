@@ -360,7 +360,7 @@ ALLOWED = {
     },
     PauseRequested("u"): {JobPhase.ACQUIRING, JobPhase.CHECKING, JobPhase.RUNNING},
     UnpauseRequested("u"): {JobPhase.PAUSED},
-    RetryRequested("u"): {JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.CANCELLED},
+    RetryRequested("u"): {JobPhase.FAILED, JobPhase.CANCELLED},
     RestoreRequested("u", "1:5"): set(JobPhase) - {JobPhase.RELEASING},
     ExecRequested("u", "e", "ls"): {JobPhase.RUNNING},
 }  # fmt: skip
@@ -408,6 +408,25 @@ def test_restore_stops_the_gang_and_begins_from_the_older_base() -> None:
     assert orders(state, state.instances["t-1"])["base"] == "1:5"  # type: ignore[index]
 
 
+@pytest.mark.parametrize("earlier", [(), (PauseRequested("u"),), (BudgetSpent(1.0),)])
+def test_a_stop_to_go_back_saves_nothing_since_a_save_collects(earlier: tuple[Event, ...]) -> None:
+    state = fold(running(), [*earlier, RestoreRequested("u", "1:5")], 5.0)
+    stop = orders(state, state.instances["t-1"])["stop"]  # type: ignore[index]
+    assert (stop["save"], stop["grace_s"]) == (False, 0.0)
+
+
+def test_each_attempt_is_told_where_to_start_until_one_has_started() -> None:
+    state = fold(running(), [RestoreRequested("u", "1:5"), RanksEnded(I1, 1, "stopped")], 5.0)
+    state = fold(state, [gone(I1), *machine(2, slot=0)], 6.0)
+    told = [(a.no, a.base_wanted, a.base_since) for a in state.attempts]
+    assert told == [(1, "", 0), (2, "1:5", 2), (3, "1:5", 2)], "the second was lost before it had restored"
+    document = orders(state, state.instances["t-2"])  # type: ignore[index]
+    assert (document["base"], document["base_since"]) == ("1:5", 2)
+    state = fold(state, [Restored(I2, 3, "1:5"), gone(I2), *machine(3, slot=0)], 7.0)
+    assert state.attempt is not None
+    assert (state.attempt.no, state.attempt.base_wanted, state.attempt.base_since) == (4, "", 0)
+
+
 def test_a_job_that_is_through_while_it_is_being_paused_has_succeeded() -> None:
     state = fold(running(), [PauseRequested("u"), RanksEnded(I1, 1, "ok")])
     assert state.goal is Goal.SUCCEED
@@ -421,6 +440,16 @@ def test_machines_are_kept_for_debugging_after_a_failure_until_the_time_is_over(
     state = transition(state, KeepExpired(), 660.0)
     assert (state.keep_until, state.kept_to, state.since) == (None, 660.0, 660.0)
     assert orders(state, state.instances["t-1"])["phase"] == "release"  # type: ignore[index]
+
+
+def test_a_cancel_of_a_failed_job_gives_back_what_was_kept_and_no_more() -> None:
+    recovery = restarts(0, keep_on_failure_s=600.0)
+    kept = settled(transition(running(recovery=recovery), failed(I1, rc=9), 9.0), Cause.USER_ERROR)
+    state = fold(kept, [CancelRequested("u"), CancelRequested("u", "quickly")], 70.0)
+    assert orders(state, state.instances["t-1"])["phase"] == "release"  # type: ignore[index]
+    state = transition(state, gone(I1, InstanceEnd.OWNER), 80.0)
+    assert (state.phase, state.exit_code, state.why) == (JobPhase.FAILED, 9, kept.why)
+    assert (state.kept_from, state.kept_to) == (60.0, 70.0)
 
 
 def test_orders_change_for_every_member_when_an_attempt_ends() -> None:

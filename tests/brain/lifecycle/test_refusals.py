@@ -30,7 +30,7 @@ def refused(state: JobState, first: int, count: int, *, move: int = 0, provider:
 
 
 @pytest.mark.expensive(family="capacity")
-def test_a_hundred_thousand_refusals_cost_no_more_each_than_the_first_thousand() -> None:
+def test_twenty_thousand_refusals_cost_no_more_each_than_the_first_thousand() -> None:
     states = [fresh()]
 
     def cpu_s(count: int) -> float:
@@ -38,14 +38,14 @@ def test_a_hundred_thousand_refusals_cost_no_more_each_than_the_first_thousand()
         states.append(refused(states[-1], states[-1].launches + 1, count))
         return time.process_time() - began
 
-    first_s, _, last_s = cpu_s(1_000), cpu_s(98_000), cpu_s(1_000)
+    first_s, _, last_s = cpu_s(1_000), cpu_s(18_000), cpu_s(1_000)
     state = states[-1]
-    # If all were remembered, each of the last would look through a hundred times as many as one of the first.
+    # If all were remembered, each of the last would look through twenty times as many as one of the first.
     assert last_s < 10.0 * first_s
     assert len(state.instances) <= 2 * REMEMBERED + MEMORY_S / EVERY_S
-    assert state.launches == 100_000
-    assert state.refusals == {"no_capacity": 100_000 - len(state.instances)}
-    begun = LaunchIntended(LaunchToken("t-last"), 100_001, Slot(0, 0), offer(), None, shared_folder="/shared")
+    assert state.launches == 20_000
+    assert state.refusals == {"no_capacity": 20_000 - len(state.instances)}
+    begun = LaunchIntended(LaunchToken("t-last"), 20_001, Slot(0, 0), offer(), None, shared_folder="/shared")
     now = begun.launch_no * EVERY_S
     state = transition(state, begun, now)
     for event in (

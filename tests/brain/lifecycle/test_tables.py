@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -106,8 +107,12 @@ def test_a_refused_launch_that_turns_up_is_a_machine() -> None:
     assert (adopted.phase, adopted.instance, adopted.started_at, adopted.price_usd_per_h, adopted.failure) == (
         InstancePhase.BOOTING, I1, 2.0, 1.5, "",
     )  # fmt: skip
-    # The answer "no" of the broken call comes late: the machine is there all the same.
-    assert instance_step(adopted, LaunchFailed(LaunchToken("t-1"), "no_capacity", "none"), 9.0) == adopted
+    # The answer "no" of the broken call comes late: the machine is there all the same, and the words are kept.
+    late = instance_step(adopted, LaunchFailed(LaunchToken("t-1"), "no_capacity", "its disk is elsewhere"), 9.0)
+    assert late == replace(adopted, refusal="no_capacity: its disk is elsewhere")
+    assert instance_step(late, LaunchFailed(LaunchToken("t-1"), "throttled", "again"), 9.5) == late
+    ended = instance_step(late, InstanceEnded(I1, 12.0, InstanceEnd.BOOT_FAILED), 13.0)
+    assert (ended.phase, ended.refusal) == (InstancePhase.ENDED, "no_capacity: its disk is elsewhere")
 
 
 def test_a_cause_is_settled_only_for_an_attempt_that_ended() -> None:

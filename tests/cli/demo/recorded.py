@@ -110,7 +110,7 @@ def events() -> list[tuple[float, Event]]:
 def journal() -> list[dict[str, Any]]:
     """The export of it."""
     return [
-        {"seq": n, "version": n, "at": at, "kind": type(event).__name__, "text": "", "body": to_dict(event)}
+        {"version": n, "at": at, "kind": type(event).__name__, "text": "", "body": to_dict(event)}
         for n, (at, event) in enumerate(events(), start=1)
     ]
 

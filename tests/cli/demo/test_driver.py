@@ -119,7 +119,7 @@ def test_nothing_is_broken_while_the_last_fault_is_not_mended() -> None:
 
 def test_the_drought_is_told_once_and_our_own_notices_are_not_taken_for_it() -> None:
     def notice(version: int, instance: str) -> r.EventView:
-        return r.EventView(version, version, NOW, "NoticeReceived", f"{instance} is warned", {"instance": instance})
+        return r.EventView(version, NOW, "NoticeReceived", f"{instance} is warned", {"instance": instance})
 
     _, driver, _ = perform(at(13), at(14), told=[])
     assert driver.acts[0]["target"] == "i-1"

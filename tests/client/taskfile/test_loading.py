@@ -40,7 +40,16 @@ def test_a_missing_file(tmp_path: Path) -> None:
     assert _problems(tmp_path / "trian.yaml") == [
         f"{tmp_path}/trian.yaml: there is no such file; did you mean 'train.yaml'?"
     ]
+    assert _problems(tmp_path / "TRAIN.yml") == [
+        f"{tmp_path}/TRAIN.yml: there is no such file; did you mean 'train.yaml'?"
+    ]
     assert _problems(tmp_path / "nowhere" / "x.yaml") == [f"{tmp_path}/nowhere/x.yaml: there is no such file"]
+
+
+def test_an_ending_in_common_is_no_likeness(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("run: echo")
+    for name in ("eval.yaml", "abc.yaml"):
+        assert _problems(tmp_path / name) == [f"{tmp_path}/{name}: there is no such file"]
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -224,7 +233,7 @@ def test_local_paths(tmp_path: Path) -> None:
     assert [m.target for m in loaded.task.mounts] == ["/data", "~/conf", "/data/.", "."]
     out = tmp_path / "out"
     out.mkdir()
-    digests = {m.target: m.pack(into=out).digest for m in loaded.mounts}
+    digests = {m.target: m.contents().pack(into=out).digest for m in loaded.mounts}
     task = loaded.uploaded(workdir_digest="w", mount_digests=digests)
     assert task.workdir_digest == "w"
     assert {m.target: m.digest for m in task.mounts} == digests

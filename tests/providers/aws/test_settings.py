@@ -64,9 +64,9 @@ def test_a_server_learns_of_it_from_its_configuration(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.config_file.write_text("providers: {aws: {regions: [us-east-1], types: [g5.xlarge, 'p4d.*']}}\n")
     options = parse(["--home", str(tmp_path)])
-    (provider,) = daemon._providers(options).values()
+    (provider,) = daemon.make_providers(options).values()
     assert isinstance(provider, AwsProvider)
     assert provider.settings.types == ("g5.xlarge", "p4d.*")
     home.config_file.write_text("providers: {aws: {regions: [us-east-1], type: [g5.xlarge]}}\n")
     with pytest.raises(BadInput, match=r"providers\.aws: .*'types'"):
-        daemon._providers(parse(["--home", str(tmp_path)]))
+        daemon.make_providers(parse(["--home", str(tmp_path)]))

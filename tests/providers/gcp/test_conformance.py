@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from everstep.model.handshake import BOOT_TOKEN
 from everstep.model.ids import InstanceId
 from everstep.model.offers import Offer
 from everstep.ports import OfferQuery
@@ -17,6 +18,7 @@ from everstep.testing.provider_suite import ProviderSuite
 
 class TestGcpProvider(ProviderSuite):
     poll_s = 0.1
+    user_data = {BOOT_TOKEN: "one-time"}  # noqa: RUF012 (with one, machines that are alike are made by one call)
 
     @pytest.fixture
     async def provider(self, fake: FakeGce, make_provider: Any) -> Any:

@@ -194,12 +194,12 @@ async def test_a_gang_is_taken_back_also_where_the_answer_was_lost(
 async def test_after_a_crash_a_gang_that_was_taken_back_starts_anew(
     fake: FakeGce, provider: GcpProvider, make_provider: MakeProvider
 ) -> None:
-    scarce = next(o for o in await provider.offers(OfferQuery()) if o.zone == "us-central1-b" and o.market == "spot")
-    requests = [await request_of(provider, n, offer=scarce) for n in (1, 2, 3)]
+    served = [await request_of(provider, n) for n in (1, 2)]
+    other = await request_of(provider, 3, disk_gib=77.0)  # has a call of its own, which comes to nothing
+    fake.fail(INSERT, "stock_out")
     with pytest.raises(NoCapacity):
-        await provider.launch(requests, all_or_nothing=True)
-    started = {m.labels[naming.TOKEN] for m in fake.cloud.machines.values() if m.fails_at is None}
-    served = [r for r in requests if r.token in started]
+        await provider.launch([*served, other], all_or_nothing=True)
+    assert fake.left() == []
     fresh = make_provider(fake)
     instances = await launch(fresh, *served)
     assert [i.endswith("-1") for i in instances] == [True, True], (
@@ -228,7 +228,18 @@ async def test_a_new_process_knows_what_ended_before_it_began(
     assert (found[taken].end, found[stopped].end) == (InstanceEnd.PREEMPTED, InstanceEnd.OWNER)
     assert (found[taken].token, found[taken].job) == (requests[0].token, JOB)
     assert found[taken].ended_at == pytest.approx(begun + 0.1, abs=0.2)
+    for name in (taken, stopped):
+        assert found[name].started_at == pytest.approx(fake.machine(name).runs_at, abs=0.01), "what is billed"
     assert list(await make_provider(fake).resources(OTHER_DEPLOYMENT)) == []
+
+
+async def test_that_we_may_not_look_at_an_operation_is_no_answer(fake: FakeGce, provider: GcpProvider) -> None:
+    disk = await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "d", "us-central1-a", 8.0))
+    fake.fail("compute.zoneOperations.get", "permission")
+    with pytest.raises(Unreachable, match="cannot be seen"):
+        await provider.delete_volume(disk)  # it is on its way: that it was refused would be wrong
+    await provider.delete_volume(disk)
+    assert fake.left() == []
 
 
 async def test_a_lost_host_leaves_nothing_that_costs(fake: FakeGce, provider: GcpProvider) -> None:

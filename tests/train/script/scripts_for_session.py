@@ -288,3 +288,10 @@ for epoch in range(5):
         print(step(1 + float(data[i])))
 print(data.sum())
 """
+
+UNHURRIED = """
+import time
+for _ in range(50):
+    step()
+    time.sleep(0.01)
+"""

@@ -8,7 +8,7 @@ import pytest
 
 from everstep.model import handshake
 from tests.train.script import scripts_for_session as bodies
-from tests.train.script.drill import Drill, survives
+from tests.train.script.drill import DRIVER, Drill, survives
 from tests.train.zygote import Zygote
 
 pytestmark = pytest.mark.xdist_group("script")
@@ -94,6 +94,14 @@ def test_sigterm_saves_at_the_next_safe_point_and_exits_75(drill: Drill) -> None
     write(drill, bodies.NESTED)
     drill.every_steps = 1000
     survives(drill, 9, 4, signal="SIGTERM")
+
+
+def test_the_head_where_a_save_ends_begins_no_other(drill: Drill) -> None:
+    write(drill, bodies.UNHURRIED)
+    saves = drill.place / "saves"
+    assert drill.scripts.run([DRIVER, "--dir", saves, *drill.target], cwd=drill.place, log=drill.place / "log") == 0
+    # The first one comes at once, the second one a long time later: by the local rule, of what the first one cost.
+    assert len(list(saves.glob("0*/0*/manifest.json"))) == 1
 
 
 def test_killed_before_the_first_save_it_starts_from_the_beginning(drill: Drill) -> None:

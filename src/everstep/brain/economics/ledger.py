@@ -27,6 +27,8 @@ class Account:
         billed_instance_s: seconds of the clock between the provider's start and end, summed over machines.
         useful_instance_s: the part in which steps ran that count in the end.
         lost_steps: steps that had to be done again.
+        recoveries: attempts whose ranks took up the work again after a loss; not those after a pause, a move, or
+            another wish of the owner.
         overhead: instance-seconds of the clock by cause; with ``useful_instance_s`` they add up to
             ``billed_instance_s``.
         disks_still_billing: names of volumes that are kept.
@@ -188,7 +190,7 @@ def account(state: JobState, now: float) -> Account:
         useful_instance_s=sum(share.useful_s for share in shares),
         lost_steps=lost_steps,
         preemptions=sum(1 for m in state.instances.values() if _was_taken(m)),
-        recoveries=max(sum(1 for a in state.attempts if a.spawned_at is not None) - 1, 0),
+        recoveries=_recoveries(state.attempts),
         attempts=len(state.attempts),
         overhead=overhead,
         disks_still_billing=tuple(
@@ -221,6 +223,23 @@ class _Share:
     def spend(self, use: Overhead, seconds: float) -> None:
         """Claims seconds for a use."""
         self.overhead[use] = self.overhead.get(use, 0.0) + min(seconds, self.left_s)
+
+
+def _recoveries(attempts: Iterable[AttemptState]) -> int:
+    count, worked, lost = 0, False, False
+    for attempt in attempts:
+        if attempt.spawned_at is not None:
+            count += worked and lost
+            worked, lost = True, False
+        lost = lost or _ended_by_loss(attempt)
+    return count
+
+
+def _ended_by_loss(attempt: AttemptState) -> bool:
+    """Of a machine or a rank. Until the cause is settled: whether anything failed; the next attempt begins at once."""
+    if attempt.cause is Cause.UNKNOWN:
+        return attempt.failed
+    return attempt.cause not in (Cause.SUCCESS, Cause.OWNER)
 
 
 def _was_taken(m: InstanceState) -> bool:

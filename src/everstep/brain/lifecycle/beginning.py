@@ -59,16 +59,26 @@ def superseded(a: AttemptState, keep: int) -> AttemptState:
     return a if len(saves) == len(a.saves) else replace(a, saves=saves)
 
 
+def _unheard(a: AttemptState | None) -> tuple[str, int]:
+    """The wish for a base that an attempt ended without having told that it goes on from somewhere: base, since when.
+
+    The next one is told, too. If the wish was heard after all, the ranks see that there (``train.lineage.Wish``).
+    """
+    return ("", 0) if a is None or a.restored_at is not None else (a.base_wanted, a.base_since)
+
+
 def begin(s: JobState, now: float) -> JobState:
     """A new attempt on the prepared machines, with the next number."""
     members = ranked(s)
     no = max(s.attempt_no, s.attempt_floor) + 1
+    base, since = (s.base_wanted, no) if s.base_wanted else _unheard(s.attempt)
     attempt = AttemptState(
         no=no,
         members=tuple(m.token for m in members),
         master_port=members[0].port,
         begun_at=now,
-        base_wanted=s.base_wanted,
+        base_wanted=base,
+        base_since=since,
         phase=GangPhase.CHECKING if len(members) > 1 else GangPhase.RUNNING,
     )
     phase = JobPhase.CHECKING if len(members) > 1 else JobPhase.RUNNING

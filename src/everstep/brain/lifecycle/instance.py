@@ -40,6 +40,11 @@ def _refused(s: InstanceState, e: LaunchFailed, now: float) -> InstanceState:
     return replace(s, phase=P.REFUSED, failure=f"{e.error}: {e.message}")
 
 
+def _refused_late(s: InstanceState, e: LaunchFailed, now: float) -> InstanceState:
+    # Whether it lives is the provider's list to tell. The words are kept apart from ``failure``, which ends machines.
+    return replace(s, refusal=s.refusal or f"{e.error}: {e.message}")
+
+
 def _joined(s: InstanceState, e: InstanceJoined, now: float) -> InstanceState:
     # A second join is an agent that was restarted: whatever ran under it is gone, it must prepare again.
     phase = s.phase if s.phase is P.LEAVING else P.JOINED
@@ -117,8 +122,9 @@ INSTANCE_TABLE: dict[tuple[InstancePhase, type[Event]], Move[InstanceState, Inst
     # A launch that we took for refused may turn up in a sweep: then it is a machine like any other, and plan ends it.
     **rows((P.LAUNCHING, P.REFUSED), (LaunchSucceeded,), _launched, (P.BOOTING,)),
     **rows((P.LAUNCHING,), (LaunchFailed,), _refused, (P.REFUSED,)),
+    **rows((P.REFUSED,), (LaunchFailed,), _same),
     # A sweep may see the machine before the launch call that made it breaks off.
-    **rows((*_KNOWN, P.ENDED, P.REFUSED), (LaunchFailed,), _same),
+    **rows((*_KNOWN, P.ENDED), (LaunchFailed,), _refused_late),
     **rows(_UP, (InstanceJoined,), _joined, (P.JOINED,)),
     **rows((P.LEAVING,), (InstanceJoined,), _joined),
     **rows((P.BOOTING,), (InstanceBarred,), _barred),

@@ -78,6 +78,7 @@ from everstep.model.job import (
     JobState,
     SaveOrder,
 )
+from everstep.model.units import format_money
 
 _TAKEN_BACK = "moving off a machine that will be taken back"
 
@@ -122,6 +123,8 @@ def accepts(state: JobState, event: Event) -> bool:
     """Whether the job's table lists the event in the present phase (used to refuse user requests politely)."""
     if isinstance(event, PauseRequested) and state.goal is not Goal.RUN:
         return False
+    if isinstance(event, RetryRequested) and state.phase is JobPhase.SUCCEEDED:
+        return False  # nothing is left to do; journals of before this was refused have it
     if isinstance(event, ExecRequested) and state.phase is JobPhase.RELEASING and state.keep_until is None:
         return False  # the machines are on their way out, unless they are kept for exactly this
     return (state.phase, type(event)) in JOB_TABLE
@@ -252,14 +255,10 @@ def _save_by(s: JobState, deadline: float | None) -> JobState:
 
 
 def _cancel(s: JobState, e: CancelRequested, now: float) -> JobState:
-    if s.keep_until is not None:
-        s = _keep_expired(s, KeepExpired(), now)
-    return replace(
-        s,
-        goal=Goal.CANCEL,
-        why=e.reason or f"cancelled by {e.actor}",
-        exit_code=130,
-    )
+    if s.goal is Goal.FAIL and s.kept_from is not None:
+        # It has failed, and stays that: what is given back is the machines that were kept to look at.
+        return _keep_expired(s, KeepExpired(), now)
+    return replace(s, goal=Goal.CANCEL, why=e.reason or f"cancelled by {e.actor}", exit_code=130)
 
 
 def _cancel_paused(s: JobState, e: CancelRequested, now: float) -> JobState:
@@ -275,7 +274,7 @@ def _pause(s: JobState, e: PauseRequested, now: float) -> JobState:
 def _budget(s: JobState, e: BudgetSpent, now: float) -> JobState:
     if s.goal is not Goal.RUN:
         return s
-    return replace(s, goal=Goal.PAUSE, why=f"the budget is spent (${e.cost_usd:.2f})", waiting_since=None)
+    return replace(s, goal=Goal.PAUSE, why=f"the budget is spent ({format_money(e.cost_usd)})", waiting_since=None)
 
 
 def _unpause(s: JobState, e: UnpauseRequested, now: float) -> JobState:

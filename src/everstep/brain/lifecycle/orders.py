@@ -47,7 +47,9 @@ class Briefing:
         if attempt is None or rank is None or attempt.phase is GangPhase.ENDED:
             return {**document, h.ORDERS_STOP: _stop(state, save=False)}
         if attempt.phase is GangPhase.STOPPING:
-            return {**document, h.ORDERS_STOP: _stop(state, save=state.goal in (Goal.RUN, Goal.PAUSE))}
+            # Not where the user goes back: a save collects, perhaps the very checkpoint that comes next.
+            save = state.goal in (Goal.RUN, Goal.PAUSE) and not state.base_wanted
+            return {**document, h.ORDERS_STOP: _stop(state, save=save)}
         return {**document, **self._working, h.ORDERS_NODE_RANK: rank}
 
     def _gang_of(self, machine: InstanceState) -> list[dict[str, Any]]:
@@ -83,7 +85,7 @@ def same_orders(before: JobState, after: JobState) -> bool:
         and before.save == after.save
         and before.execs == after.execs
         and before.keep_until == after.keep_until
-        and before.kept_from == after.kept_from
+        and before.base_wanted == after.base_wanted
         and _work_of(old) == _work_of(new)
         and (new.phase not in _AT_WORK or _hazard_per_h(before, old) == _hazard_per_h(after, new))
     )
@@ -91,7 +93,7 @@ def same_orders(before: JobState, after: JobState) -> bool:
 
 def _work_of(a: AttemptState) -> tuple[Any, ...]:
     """What orders tell of an attempt or depend on, but for its hazard."""
-    return a.no, a.phase, a.members, a.master_port, a.base_wanted, a.begun_at, a.cause
+    return a.no, a.phase, a.members, a.master_port, a.base_wanted, a.base_since, a.begun_at, a.cause
 
 
 def outputs_due(state: JobState, machine: InstanceState) -> bool:
@@ -108,21 +110,13 @@ def _outputs_due(state: JobState, attempt: AttemptState, machine: InstanceState)
     """The same, of a member of the attempt."""
     if machine.phase is InstancePhase.ENDED:
         return False
-    dropped = state.goal is Goal.CANCEL and not _was_kept(state)
-    if dropped or attempt.cause is Cause.SETUP_FAILED or machine.joined_at is None:
+    if state.goal is Goal.CANCEL or attempt.cause is Cause.SETUP_FAILED or machine.joined_at is None:
         return False
     if state.goal is Goal.PAUSE and machine.volume is not None:
         return False  # the disk is kept, and what is on it
     if machine.shared_folder and not state.task.outputs:
         return False
     return not machine.shared_folder or attempt.members[0] == machine.token
-
-
-def _was_kept(state: JobState) -> bool:
-    """The machines of the last attempt were kept after its failure: what the user looked at there comes home, also
-    where a cancel ends it."""
-    attempt = state.attempt
-    return attempt is not None and state.kept_from is not None and attempt.begun_at <= state.kept_from
 
 
 def _kept(state: JobState) -> bool:
@@ -142,6 +136,7 @@ def _resting(state: JobState, machine: InstanceState, *, member: bool) -> dict[s
         h.ORDERS_PEERS: [],
         h.ORDERS_MASTER: None,
         h.ORDERS_BASE: "",
+        h.ORDERS_BASE_SINCE: 0,
         h.ORDERS_SAVE: None,
         h.ORDERS_STOP: None,
         h.ORDERS_EXEC: _execs(state) if _kept(state) else [],
@@ -159,6 +154,7 @@ def _working(state: JobState, attempt: AttemptState) -> dict[str, Any]:
         h.ORDERS_PEERS: [_peer(rank, m) for rank, m in enumerate(members)],
         h.ORDERS_MASTER: {"address": members[0].address, "port": attempt.master_port},
         h.ORDERS_BASE: attempt.base_wanted,
+        h.ORDERS_BASE_SINCE: attempt.base_since,
         h.ORDERS_SAVE: None if save is None else {"seq": save.seq, "by": save.by},
         h.ORDERS_EXEC: _execs(state),
         h.ORDERS_HAZARD_PER_H: _hazard_per_h(state, attempt),

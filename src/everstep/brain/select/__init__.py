@@ -34,15 +34,16 @@ def live(name: str, policy: Policy) -> Selector:
     return Live(name, policy, _WANTS.get(name))
 
 
+_PLAIN: dict[str, Selector] = {"on_demand": OnDemand(), "greedy": Greedy(), "rotate": Rotate()}
+"""Those that look at the offers of the moment alone, each in place of a policy of the seam of its name."""
+
 SELECTORS: dict[str, Selector] = {
-    **{name: live(name, policy) for name, policy in POLICIES.items()},
-    # The published greedy waits for spot until the deadline's safety net speaks; ours, below, does not wait.
+    **_PLAIN,
+    # The published greedy waits for spot until the deadline's safety net speaks; ours, above, does not wait.
     **{name: live(name, POLICIES[meant]) for name, meant in ALIASES.items()},
-    "on_demand": OnDemand(),
-    "greedy": Greedy(),
-    "rotate": Rotate(),
+    **{name: live(name, policy) for name, policy in POLICIES.items() if name not in _PLAIN},
 }
-"""Built-in policies by name."""
+"""Built-in policies by name, from the plainest to the cleverest: so they are listed to people."""
 
 __all__ = [
     "SELECTORS",

@@ -21,7 +21,7 @@ class Evidence:
     """What a run left behind.
 
     Attributes:
-        journal: the job's journal, oldest first: ``seq, version, at, kind, text, body``.
+        journal: the job's journal, oldest first: ``version, at, kind, text, body``.
         meter: what the provider charged.
         acts: what was broken when: ``at`` (UTC seconds), ``step``, ``what``, ``target``.
         weights, reference: the final weights, of this run and of the undisturbed one.

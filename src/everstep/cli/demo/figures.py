@@ -15,7 +15,7 @@ from everstep.model.job import JobState
 from everstep.model.ledger import LineKind
 
 Line = Mapping[str, Any]
-"""One line of the exported journal (``seq, version, at, kind, body``) or of the meter."""
+"""One line of the exported journal (``version, at, kind, body``) or of the meter."""
 
 CENT_FRACTION_USD = 1e-6
 """Ledger and meter round in different ways; beyond this they differ."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from everstep.client.taskfile.machines import machines
 from everstep.client.taskfile.reading import Got, Scope, Section, nearest
-from everstep.client.workdir import DEFAULT_LIMIT_BYTES, Packed, pack_files, pack_workdir
+from everstep.client.workdir import Contents, list_files, list_workdir
 from everstep.model.gang import Gang, SlotGroup
 from everstep.model.task import CheckpointMode, CheckpointSpec, Mount, Objective, OnNoCapacity, Recovery, Task, Work
 
@@ -34,16 +34,16 @@ class LocalMount:
     folder: Path | None = None
     files: tuple[tuple[str, Path], ...] = ()
 
-    def pack(self, *, into: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Packed:
-        """The archive to upload; ignore files do not count, since data is often ignored by git.
+    def contents(self) -> Contents:
+        """What is to be packed; ignore files do not count, since data is often ignored by git.
 
         Raises:
-            BadInput: as `pack_workdir`.
+            BadInput: as `list_workdir`.
         """
         key = f"file_mounts.{self.target}"
         if self.folder is None:
-            return pack_files(dict(self.files), into=into, limit_bytes=limit_bytes, key=key)
-        return pack_workdir(self.folder, into=into, limit_bytes=limit_bytes, honour_ignore_files=False, key=key)
+            return list_files(dict(self.files), key=key)
+        return list_workdir(self.folder, honour_ignore_files=False, key=key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,11 @@ class Builder:
             self._report.problem(got.where, got.key, "run and argv exclude each other", "keep one of the two")
         if self._value("run", "").strip() or "argv" in self._top:
             return
-        if self._value("setup", "").strip():
-            self._report.warn(self._where("setup"), "run", "not given: the job ends after setup")
-        elif not any(p.key in ("run", "argv") or p.fix in _MEANT_RUN for p in self._report.problems):
-            self._report.problem(
-                self._report.name, "run", "nothing to run", "add run: with the commands of the training"
-            )
+        if not any(p.key in ("run", "argv") or p.fix in _MEANT_RUN for p in self._report.problems):
+            has_setup = bool(self._value("setup", "").strip())
+            message = "nothing to run after setup" if has_setup else "nothing to run"
+            where = self._where("setup") if has_setup else self._report.name
+            self._report.problem(where, "run", message, "add run: with the commands of the training")
 
     def _variables(self, section: str, given: Mapping[str, str], flag: str) -> dict[str, str]:
         values: dict[str, str] = {}

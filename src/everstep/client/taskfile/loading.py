@@ -12,7 +12,7 @@ from everstep.client.taskfile.build import Builder, Built, LocalMount
 from everstep.client.taskfile.fields import TABLE
 from everstep.client.taskfile.kinds import ENV_NAME
 from everstep.client.taskfile.nodes import MAX_CHARS, Node, Override, apply_override, node_of, parse_documents
-from everstep.client.taskfile.reading import Report, Scope, TooManyProblems, nearest
+from everstep.client.taskfile.reading import Report, Scope, TooManyProblems, closest
 from everstep.model.errors import BadInput, Problem
 from everstep.model.task import Task
 
@@ -255,5 +255,7 @@ def _files_in(folder: Path) -> str:
 
 
 def _near_file(path: Path) -> str:
-    hint = nearest(path.name, _yaml_names(path.parent))
-    return hint if hint.startswith("did") else ""
+    # By their stems: the ending is the same for all, and no likeness.
+    by_stem = {Path(name).stem: name for name in _yaml_names(path.parent)}
+    found = closest(path.stem, by_stem)
+    return f"did you mean '{by_stem[found]}'?" if found is not None else ""

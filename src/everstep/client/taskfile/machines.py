@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep.client.taskfile.kinds import PATH, SCALARS, custom
 from everstep.client.taskfile.nodes import Node
-from everstep.client.taskfile.reading import Got, Mismatch, Scope, Section, nearest
+from everstep.client.taskfile.reading import Got, Mismatch, Scope, Section, closest, nearest
 from everstep.model import units
 from everstep.model.offers import AcceleratorWish, MachineRequirement
 from everstep.model.task import SpotMode
@@ -153,10 +153,12 @@ def _provider(name: str, node: Node, scope: Scope) -> str:
         hint = nearest(lowered, BUILT_IN)
         if hint.startswith("did"):
             raise Mismatch(f"unknown provider '{name}'", hint)
+    near = "" if lowered in OTHER_CLOUDS else closest(lowered, OTHER_CLOUDS)
+    hint = f"; did you mean '{near}'?" if near else ""
     scope.report.warn(
         node.where,
         scope.key,
-        f"'{name}' is not built in ({', '.join(BUILT_IN)} are): a plugin on the server must provide it",
+        f"'{name}' is not built in ({', '.join(BUILT_IN)} are): a plugin on the server must provide it{hint}",
     )
     return lowered
 

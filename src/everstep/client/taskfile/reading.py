@@ -193,10 +193,16 @@ class Scope:
 def nearest(name: str, valid: Iterable[str], *, known_as: str = "expected one of") -> str:
     """A fix: ``did you mean 'x'?``, or the list of what is valid if nothing is near."""
     names = list(valid)
-    lowered = {n.lower(): n for n in names}
+    found = closest(name, names)
+    return f"did you mean '{found}'?" if found is not None else f"{known_as} {', '.join(names)}"
+
+
+def closest(name: str, valid: Iterable[str]) -> str | None:
+    """The one that ``name`` may have been meant to be, whatever its case; None if nothing is near."""
+    lowered = {n.lower(): n for n in valid}
     # 0.6 is difflib's own default: it finds one or two slips in a word and seldom a wrong word.
     found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    return f"did you mean '{lowered[found[0]]}'?" if found else f"{known_as} {', '.join(names)}"
+    return lowered[found[0]] if found else None
 
 
 def _some(fields: Mapping[str, Field]) -> str:

@@ -6,6 +6,7 @@ the version of its shape, and ``everstep.store.upcast`` brings older shapes up t
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from everstep.model.codec import from_dict, to_dict
@@ -115,6 +116,7 @@ __all__ = [
     "VolumeReady",
     "decode",
     "encode",
+    "words_of",
 ]
 
 SCHEMA: dict[str, int] = {}
@@ -122,6 +124,11 @@ SCHEMA: dict[str, int] = {}
 
 KINDS: dict[str, type[Event]] = {c.__name__: c for c in Event.__subclasses__()}
 """Every kind of event by name."""
+
+
+def words_of(kind: str) -> str:
+    """The name of a kind for people: ``cause settled`` for ``CauseSettled``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", kind).lower()
 
 
 def encode(event: Event) -> tuple[str, int, dict[str, Any]]:

@@ -44,7 +44,7 @@ class UnpauseRequested(Event):
 
 @dataclass(frozen=True, slots=True)
 class RetryRequested(Event):
-    """Run an ended job again: same id, same checkpoints, fresh failure budgets."""
+    """Run a failed or cancelled job again: same id, same checkpoints, fresh failure budgets."""
 
     actor: str
 

@@ -114,12 +114,16 @@ class ProgressSeen(Event):
 
 @dataclass(frozen=True, slots=True)
 class Restored(Event):
-    """The attempt goes on from ``base`` (``attempt:step``), or starts afresh (None)."""
+    """The attempt goes on from ``base`` (``attempt:step``), or starts afresh (None).
+
+    ``missed``: what was asked for as the base and is gone; empty if nothing was, or that is it.
+    """
 
     instance: InstanceId
     attempt: int
     base: str | None
     restore_s: float = 0.0
+    missed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

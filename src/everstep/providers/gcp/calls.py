@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from everstep.model.errors import ProviderError, Unreachable
+from everstep.model.errors import BadRequest, ProviderError, Throttled, Unreachable
 from everstep.providers.gcp import errors
 from everstep.providers.repeats import repeated
 
@@ -139,6 +139,15 @@ class Calls:
             if not token:
                 return found
 
+    async def one(self, service: str, **where: Any) -> Json | None:
+        """What a ``get`` finds; None if it is not there."""
+        try:
+            return await self.call(service, "get", **where)
+        except BadRequest as error:
+            if errors.code_of(error) in errors.GONE:
+                return None
+            raise
+
     async def prices(self, path: str) -> list[Json]:
         """All SKUs of the billing catalog below ``path``: ``services/6F81-5844-456A``."""
         found: list[Json] = []
@@ -168,7 +177,15 @@ class Calls:
     # --- operations --------------------------------------------------------------------------------------------------
 
     async def done(self, operation: Json) -> Json:
-        """The operation once it is done. Raises the typed error that it holds.
+        """The operation once it is done. Raises the typed error that it holds."""
+        operation = await self.finished(operation)
+        failure = errors.failed(operation)
+        if failure is not None:
+            raise failure
+        return operation
+
+    async def finished(self, operation: Json) -> Json:
+        """The operation once it is done, well or not. Raises a typed ProviderError if it cannot be looked at.
 
         Those of a zone are watched together: a thousand at once cost as many calls as a few. Also of a region.
         """
@@ -180,9 +197,6 @@ class Calls:
             if scope not in self._watches or self._watches[scope].done():
                 self._watches[scope] = asyncio.create_task(self._watch(scope))
             operation = await asyncio.shield(future)
-        failure = errors.failed(operation, f"{operation.get('operationType', 'operation')} in {scope[1]}")
-        if failure is not None:
-            raise failure[0] from failure[1]
         return operation
 
     async def _watch(self, scope: _Scope) -> None:
@@ -194,8 +208,11 @@ class Calls:
                     if operation.get("status") == "DONE" and operation["name"] in waiting:
                         _set(waiting.pop(operation["name"]), operation)
             except Exception as error:
-                # Whoever waits learns of it, and asks for the same thing again; nobody waits for ever.
-                known = error if isinstance(error, ProviderError) else Unreachable(f"{scope[1]}: {error!r}")
+                # Whoever waits learns of it, and asks for the same thing again; nobody waits for ever. That we may not
+                # look is no answer to what was asked for: it may have happened.
+                known: ProviderError = Unreachable(f"the operations of {scope[1]} cannot be seen: {error}")
+                if isinstance(error, Throttled | Unreachable):
+                    known = error
                 for name in list(waiting):
                     _set(waiting.pop(name), known)
 

@@ -164,18 +164,10 @@ class Disks:
         return all(m is None or m["status"] in _GOING for m in machines)
 
     async def _get(self, zone: str, name: str) -> Json | None:
-        return await self._one("disks", zone=zone, disk=name)
+        return await self._calls.one("disks", zone=zone, disk=name)
 
     async def _machine(self, zone: str, name: str) -> Json | None:
-        return await self._one("instances", zone=zone, instance=name)
-
-    async def _one(self, service: str, **where: Any) -> Json | None:
-        try:
-            return await self._calls.call(service, "get", **where)
-        except BadRequest as error:
-            if code_of(error) in GONE:
-                return None
-            raise
+        return await self._calls.one("instances", zone=zone, instance=name)
 
 
 def id_of(disk: Json) -> VolumeId:

@@ -28,7 +28,9 @@ BY_ITSELF: Mapping[str, InstanceEnd] = {
 """What the vendor calls what it does to machines."""
 _ASKED = ("delete", "stop")
 KINDS = (*BY_ITSELF, *_ASKED)
-FILTER = " OR ".join(f'(operationType = "{kind}")' for kind in KINDS)
+_BIRTH = "insert"
+FILTER = " OR ".join(f'(operationType = "{kind}")' for kind in (*KINDS, _BIRTH))
+"""Operations that begin or end machines."""
 FILTER_PREEMPTED = f'operationType = "{PREEMPTED}"'
 _LIFE_SLACK_S = 120.0
 
@@ -42,14 +44,29 @@ class End:
 
 
 def by_machine(operations: Iterable[Json]) -> dict[str, list[Json]]:
-    """Operations that end machines, by the machine's name, oldest first."""
+    """Operations that end machines, by the machine's name, oldest first.
+
+    Of those that a call for many made and took back, since they were too few, nobody was told: they are left out.
+    """
     found: dict[str, list[Json]] = {}
     for operation in operations:
         target = operation.get("targetLink", "")
-        if operation.get("operationType") in KINDS and "/instances/" in target and not operation.get("error"):
+        of_a_machine = operation.get("operationType") in KINDS and "/instances/" in target
+        if of_a_machine and not operation.get("error") and "operationGroupId" not in operation:
             found.setdefault(last(target), []).append(operation)
     for own in found.values():
         own.sort(key=_begun)
+    return found
+
+
+def births(operations: Iterable[Json]) -> dict[str, float]:
+    """When machines began to run, UTC seconds, by their names: an insert is done then. Of those that came to be."""
+    found = {}
+    for operation in operations:
+        target, at = operation.get("targetLink", ""), instant(operation.get("endTime", ""))
+        is_birth = operation.get("operationType") == _BIRTH and "/instances/" in target
+        if is_birth and at is not None and not operation.get("error"):
+            found[last(target)] = at
     return found
 
 

@@ -30,6 +30,7 @@ MEANINGS: Mapping[str, type[ProviderError]] = {
     "RESOURCES_EXHAUSTED": NoCapacity,
     "STOCKOUT": NoCapacity,
     "VM_MIN_COUNT_NOT_REACHED": NoCapacity,
+    "insufficientCapacity": NoCapacity,
     "IP_SPACE_EXHAUSTED": NoCapacity,
     "IP_SPACE_EXHAUSTED_WITH_DETAILS": NoCapacity,
     # The project may not hold more.
@@ -79,6 +80,8 @@ MEANINGS: Mapping[str, type[ProviderError]] = {
 }
 """Vendor's reason or code to meaning. ``required`` with status 400 is a missing field, and so a BadRequest."""
 
+TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
+"""Of a call that makes many machines: it could not make enough of them, whatever the reason."""
 IN_USE = ("resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE")
 THERE = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
 GONE = ("notFound", "RESOURCE_NOT_FOUND")
@@ -131,18 +134,23 @@ def refused(status: int, text: str, body: Any, action: str) -> tuple[ProviderErr
     return _typed(reason, status, f"{action}: {reason or status}: {fault.get('message', text[:200])}", None)
 
 
-def failed(operation: Mapping[str, Any], action: str) -> tuple[ProviderError, Said] | None:
-    """The typed error inside an operation that is done; None if it went well.
+def failed(operation: Mapping[str, Any]) -> ProviderError | None:
+    """The typed error inside an operation that is done, with its cause; None if it went well.
 
-    Of several the first decides that has a meaning: a stock-out comes with general remarks.
+    Of several the first decides that has a meaning: a stock-out comes with general remarks. That a call made too few
+    machines is told beside the reason, and decides only if there is no other.
     """
     errors = operation.get("error", {}).get("errors", [])
     if not errors:
         return None
-    told = next((e for e in errors if e.get("code") in MEANINGS), errors[0])
-    code = str(told.get("code", ""))
-    status = int(operation.get("httpErrorStatusCode", 400))
-    return _typed(code, status, f"{action}: {code}: {told.get('message', '')}", None)
+    known = [e for e in errors if e.get("code") in MEANINGS]
+    told = min(known, key=lambda e: e["code"] == TOO_FEW, default=errors[0])
+    code, status = str(told.get("code", "")), int(operation.get("httpErrorStatusCode", 400))
+    where = str(operation.get("zone") or operation.get("region") or "").rpartition("/")[2]
+    action = f"{operation.get('operationType', 'operation')} in {where or 'the project'}"
+    error, said = _typed(code, status, f"{action}: {code}: {told.get('message', '')}", None)
+    error.__cause__ = said
+    return error
 
 
 def _typed(code: str, status: int, text: str, error: Exception | None) -> tuple[ProviderError, Said]:

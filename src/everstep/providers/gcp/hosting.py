@@ -103,8 +103,8 @@ class GcpHosting:
 
     async def look(self, host: Host) -> Standing:
         """See ``Hosting``."""
-        machine = await self._one("instances", zone=host.zone, instance=host.name)
-        disk = await self._one("disks", zone=host.zone, disk=_disk_name(host))
+        machine = await self.calls.one("instances", zone=host.zone, instance=host.name)
+        disk = await self.calls.one("disks", zone=host.zone, disk=_disk_name(host))
         found: dict[str, Any] = {
             "disk": "" if disk is None else _disk_name(host),
             "disk_since": 0.0 if disk is None else instant(disk.get("creationTimestamp", "")) or 0.0,
@@ -158,7 +158,7 @@ class GcpHosting:
             "targetTags": [host.name],
             "allowed": [{"IPProtocol": "tcp", "ports": [str(port) for port in ports]}],
         }
-        if await self._one("firewalls", firewall=host.name) is None:
+        if await self.calls.one("firewalls", firewall=host.name) is None:
             await self._make("firewalls", "insert", ("firewall_resource", rule))
         else:
             await self._make("firewalls", "patch", ("firewall_resource", rule), firewall=host.name)
@@ -234,14 +234,6 @@ class GcpHosting:
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    async def _one(self, service: str, **where: Any) -> Json | None:
-        try:
-            return await self.calls.call(service, "get", **where)
-        except BadRequest as error:
-            if code_of(error) in GONE:
-                return None
-            raise
-
     async def _make(self, service: str, method: str, body: tuple[str, Json], **where: Any) -> None:
         """Without a request id: the name is what makes a repeat harmless."""
         try:
@@ -274,9 +266,9 @@ class GcpHosting:
                 raise Throttled(f"{operation['name']} is not done after {self._patience_s:.0f} s")
             await asyncio.sleep(self._look_s)
             operation = await self.calls.call(service, "get", operation=operation["name"], **where)
-        failure = errors.failed(operation, f"{operation.get('operationType', 'operation')} in {zone or 'the project'}")
+        failure = errors.failed(operation)
         if failure is not None:
-            raise failure[0] from failure[1]
+            raise failure
 
 
 def _disk_name(host: Host) -> str:

@@ -1,22 +1,23 @@
-"""Starting machines: one ``instances.insert`` per machine, idempotent by its name and request id.
+"""Starting machines, each idempotent by its name and the request id of its call.
 
-Gangs are all or nothing by taking back what was started, not by ``bulkInsert``: that gives every machine the same
-metadata, and ours have a join token each; it cannot attach a disk that is there to one of them; and it serves one zone
-and machine type. A stock-out is told by the operation, within seconds, while the others wait for theirs.
+Several that are alike are made by one ``instances.bulkInsert`` (``bulk.py`` says which), all others by an
+``instances.insert`` each. A gang that goes into one call is all or nothing by the vendor; one that does not (its
+machines have disks, or are more than a call makes) by taking back what was started. A stock-out is told by the
+operation, within seconds, while the others wait for theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
 
 from everstep.model.errors import BadRequest, PriceAboveMax, ProviderError, Throttled, Unreachable
 from everstep.model.ids import InstanceId
 from everstep.model.offers import Market
 from everstep.ports import Launched, LaunchRequest
-from everstep.providers.gcp import naming
-from everstep.providers.gcp.accelerators import parted, vendors_name
+from everstep.providers.gcp import bulk, naming
+from everstep.providers.gcp.blueprint import Blueprint
 from everstep.providers.gcp.calls import Calls, Json
 from everstep.providers.gcp.disks import Disks
 from everstep.providers.gcp.errors import GONE, THERE, Said, code_of
@@ -24,13 +25,11 @@ from everstep.providers.gcp.groups import Groups
 from everstep.providers.gcp.looks import Looks
 from everstep.providers.gcp.market import GceMarket, instant, region_of
 from everstep.providers.gcp.settings import Settings
-from everstep.providers.gcp.startup import DEVICE, boot_script
 
+T = TypeVar("T")
 _GENERATIONS = 10
 _ASKED_AT_ONCE = 8
 """So many inserts of one launch are under way: half of the threads, so that looks and ends need not wait for them."""
-_SCOPES = ["https://www.googleapis.com/auth/logging.write", "https://www.googleapis.com/auth/monitoring.write"]
-"""What a machine's own account may do, where it has one: write logs. It needs the account for its identity token."""
 
 
 class Launching:
@@ -58,6 +57,8 @@ class Launching:
         self._ended = ended
         self._look_s = look_s
         self._looks = Looks(calls)
+        self._bulk = bulk.Bulk(calls)
+        self._blueprint = Blueprint(settings)
         # How often the machine of a token was taken back: the next one needs a name of its own.
         self._generations: dict[str, int] = {}
         # How often an insert of a name came to nothing: the vendor answers a known request id with what it did then.
@@ -68,7 +69,15 @@ class Launching:
     ) -> Sequence[Launched | Exception]:
         """See ``Provider.launch``. Of several for one pool that has no room for all, any may be served."""
         turn = asyncio.Semaphore(_ASKED_AT_ONCE)
-        answers = await asyncio.gather(*(_answered(self._start(request, turn)) for request in requests))
+        answers: list[Launched | ProviderError] = [Unreachable("not asked yet")] * len(requests)
+
+        async def serve(indices: Sequence[int]) -> None:
+            some = [requests[index] for index in indices]
+            found = await self._started_together(some, len(some) if all_or_nothing else 1, turn)
+            for index, answer in zip(indices, found, strict=True):
+                answers[index] = answer
+
+        await asyncio.gather(*(serve(indices) for indices in self._calls_for(requests)))
         failures = [a for a in answers if isinstance(a, ProviderError)]
         if not failures or not all_or_nothing:
             return answers
@@ -77,6 +86,59 @@ class Launching:
             raise failures[0]  # may still succeed: the same call again finds what has started
         await self._take_back([r for r, a in zip(requests, answers, strict=True) if not _never(a)])
         raise final[0]
+
+    # --- many machines -----------------------------------------------------------------------------------------------
+
+    def _calls_for(self, requests: Sequence[LaunchRequest]) -> list[list[int]]:
+        """Indices of requests, those that one call makes together."""
+        together: dict[Hashable, list[int]] = {}
+        names: set[str] = set()
+        for index, request in enumerate(requests):
+            name = self._name(request)
+            fresh = not (self._failures.get(name) or self._generations.get(request.token) or name in names)
+            names.add(name)
+            key = bulk.alike(request) if fresh else None
+            together.setdefault(index if key is None else key, []).append(index)
+        return [alike[at : at + bulk.MOST] for alike in together.values() for at in range(0, len(alike), bulk.MOST)]
+
+    async def _started_together(
+        self, requests: Sequence[LaunchRequest], least: int, turn: asyncio.Semaphore
+    ) -> list[Launched | ProviderError]:
+        """Of one call, in the order of the requests; fewer than ``least`` it does not make."""
+        if len(requests) == 1:
+            return [await _answered(self._start(requests[0], turn))]
+        first, named = requests[0], {self._name(r): r for r in requests}
+        async with self._groups.of(first) as group:
+            answers = await self._made_together(named, least, group)
+
+            async def settled(request: LaunchRequest, answer: Launched | ProviderError) -> Launched | ProviderError:
+                # A call of its own finds a machine that is there already, and does without a group that is refused.
+                try:
+                    alone = isinstance(answer, ProviderError) and (
+                        code_of(answer) in THERE or self._groups.goes_without(request, group, answer)
+                    )
+                except ProviderError as error:
+                    return error
+                return await _answered(self._start(request, turn)) if alone else answer
+
+            return list(await asyncio.gather(*(settled(r, a) for r, a in zip(requests, answers, strict=True))))
+
+    async def _made_together(
+        self, named: Mapping[str, LaunchRequest], least: int, group: str
+    ) -> list[Launched | ProviderError]:
+        first = next(iter(named.values()))
+        try:
+            await self._check(first)
+            properties = self._blueprint.properties(named, group=group)
+            made = await self._bulk.make(first.offer.zone, named, properties, least=least)
+        except ProviderError as error:
+            return [error] * len(named)
+        if made.failure is not None:
+            for name in named:
+                self._failures[name] = self._failures.get(name, 0) + 1
+            return [made.failure] * len(named)
+        waits = (_answered(self._wait(r, group, made.operations[name])) for name, r in named.items())
+        return list(await asyncio.gather(*waits))
 
     # --- one machine -------------------------------------------------------------------------------------------------
 
@@ -94,14 +156,10 @@ class Launching:
 
     async def _ask(self, request: LaunchRequest, group: str) -> Json:
         """The operation of the insert; an empty one if the machine is there."""
-        zone = request.offer.zone
-        if region_of(zone) not in self._settings.regions:
-            known = ", ".join(self._settings.regions)
-            raise BadRequest(f"zone {zone!r} is in none of the configured regions ({known})")
-        await self._check_price(request)
+        await self._check(request)
+        zone, name = request.offer.zone, self._name(request)
         disk = None if request.volume is None else await self._disks.ready_for(request)
-        resource = self._resource(request, disk, group)
-        name = resource["name"]
+        resource = self._blueprint.instance(request, name, disk=disk, group=group)
         request_id = naming.request_id(name, str(self._failures.get(name, 0)))
         body = ("instance_resource", resource)
         try:
@@ -144,9 +202,15 @@ class Launching:
             raise Unreachable(f"{name} is neither there nor was it made")
         return Launched(request.token, InstanceId(name), at, request.offer.price_usd_per_h)
 
-    async def _check_price(self, request: LaunchRequest) -> None:
-        """Spot machines have no maximum price at this vendor: the price in force decides."""
-        most = request.max_price_usd_per_h
+    async def _check(self, request: LaunchRequest) -> None:
+        """Raises for a zone that is not ours, and for a price above the maximum.
+
+        Spot machines have no maximum price at this vendor: the price in force decides.
+        """
+        zone, most = request.offer.zone, request.max_price_usd_per_h
+        if region_of(zone) not in self._settings.regions:
+            known = ", ".join(self._settings.regions)
+            raise BadRequest(f"zone {zone!r} is in none of the configured regions ({known})")
         if request.offer.market is not Market.SPOT or most is None:
             return
         price = await self._market.spot_usd_per_h(request.offer.zone, request.offer.machine)
@@ -156,67 +220,8 @@ class Launching:
                 f"spot costs ${price:.6f} an hour in {request.offer.zone}, at most ${most:.6f} is allowed"
             )
 
-    # --- what is asked for -------------------------------------------------------------------------------------------
-
     def _name(self, request: LaunchRequest) -> str:
         return naming.machine_name(request, self._generations.get(request.token, 0))
-
-    def _resource(self, request: LaunchRequest, disk: str | None, group: str) -> dict[str, Any]:
-        """``Instance`` as REST has it."""
-        offer, settings = request.offer, self._settings
-        kind, attached = parted(offer.machine.name)
-        zone = f"zones/{offer.zone}"
-        boots_from_volume = disk is not None and settings.keep == "boot_disk"
-        resource: dict[str, Any] = {
-            "name": self._name(request),
-            "description": f"everstep {request.job} {request.launch_no}",
-            "machineType": f"{zone}/machineTypes/{kind}",
-            "labels": naming.of_launch(request),
-            "scheduling": self._scheduling(request, group),
-            "networkInterfaces": [self._interface(region_of(offer.zone))],
-            "serviceAccounts": [{"email": settings.service_account, "scopes": _SCOPES}],
-            "metadata": {"items": [{"key": "startup-script", "value": _script(request, boots_from_volume)}]},
-        }
-        if group:
-            resource["resourcePolicies"] = [group]
-        if attached is not None:
-            link = f"{zone}/acceleratorTypes/{vendors_name(attached[0])}"
-            resource["guestAccelerators"] = [{"acceleratorType": link, "acceleratorCount": attached[1]}]
-        kept = {"source": f"{zone}/disks/{disk}", "autoDelete": False, "deviceName": DEVICE, "mode": "READ_WRITE"}
-        if boots_from_volume:
-            resource["disks"] = [{**kept, "boot": True}]
-            return resource
-        make: dict[str, Any] = {
-            "sourceImage": settings.gpu_image if offer.machine.accelerator else settings.cpu_image,
-            "diskType": f"{zone}/diskTypes/{settings.disk_type}",
-            "labels": naming.of_own_disk(request),
-        }
-        own_gib = settings.boot_disk_gib if request.disk_gib is None else request.disk_gib
-        make["diskSizeGb"] = str(max(int(-(-own_gib // 1)), 1))
-        resource["disks"] = [{"boot": True, "autoDelete": True, "initializeParams": make}]
-        if disk is not None:
-            resource["disks"].append(kept)
-        return resource
-
-    def _scheduling(self, request: LaunchRequest, group: str) -> dict[str, Any]:
-        # Nobody restarts it but us: a machine that comes back by itself after a host error has lost its processes.
-        scheduling: dict[str, Any] = {"automaticRestart": False, "onHostMaintenance": "TERMINATE"}
-        if request.offer.market is not Market.SPOT:
-            if not request.offer.machine.accelerator and not group:  # what is placed cannot be moved
-                scheduling["onHostMaintenance"] = "MIGRATE"
-        elif self._settings.legacy_preemptible:
-            scheduling["preemptible"] = True
-        else:
-            # A stopped machine would go on costing its disk: what is preempted is deleted by the vendor itself.
-            scheduling |= {"provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}
-        return scheduling
-
-    def _interface(self, region: str) -> dict[str, Any]:
-        subnetwork = self._settings.subnetworks.get(region)
-        interface: dict[str, Any] = {"subnetwork": subnetwork} if subnetwork else {"network": self._settings.network}
-        if self._settings.external_address:
-            interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
-        return interface
 
     # --- its end -----------------------------------------------------------------------------------------------------
 
@@ -260,16 +265,8 @@ def _never(answer: Launched | ProviderError) -> bool:
     return isinstance(answer, ProviderError) and not isinstance(answer, Unreachable | Throttled)
 
 
-async def _answered(call: Awaitable[Any]) -> Any:
+async def _answered(call: Awaitable[T]) -> T | ProviderError:
     try:
         return await call
     except ProviderError as error:
         return error
-
-
-def _script(request: LaunchRequest, boots_from_volume: bool) -> str:
-    volume = "" if request.volume is None else "boot" if boots_from_volume else "data"
-    try:
-        return boot_script(request.user_data, volume=volume)
-    except ValueError as error:
-        raise BadRequest(str(error)) from error

@@ -116,12 +116,12 @@ class Listing:
         missing = {n: r for n, r in before.items() if n not in there and n not in over}
         first = deployment not in self._looked_back
         if missing or any(n not in self._ended for n in over) or first:
-            operations = ends.by_machine(
-                await self._calls.everything("global_operations", "operations", filter=ends.FILTER)
-            )
+            told = await self._calls.everything("global_operations", "operations", filter=ends.FILTER)
+            operations = ends.by_machine(told)
             self._settle_over(over, operations)
             there |= self._settle_missing(missing, operations, now)
-            if first and self._look_back(deployment, operations, {*shown, *before}, now):
+            unknown = {n: own for n, own in operations.items() if n not in shown and n not in before}
+            if first and self._look_back(deployment, unknown, ends.births(told), now):
                 self._looked_back.add(deployment)
         self._alive = {n: r for n, r in self._alive.items() if r.deployment != deployment} | there
         if over:
@@ -181,13 +181,13 @@ class Listing:
         return staying
 
     def _look_back(
-        self, deployment: DeploymentId, operations: dict[str, list[Json]], known: set[str], now: float
+        self, deployment: DeploymentId, operations: dict[str, list[Json]], births: dict[str, float], now: float
     ) -> bool:
         """What ended before this process began, by the names of machines. Returns whether all that began is over."""
         settled = True
         for name, own in operations.items():
             whose = naming.whose(name)
-            if whose is None or not whose.of(deployment) or name in known or name in self._ended:
+            if whose is None or not whose.of(deployment) or name in self._ended:
                 continue
             resource = ProviderResource(
                 kind=ResourceKind.INSTANCE,
@@ -209,7 +209,7 @@ class Listing:
                 continue
             settled = settled and told.at <= now
             if told.at <= now < told.at + _REMEMBER_S:
-                self._end(replace(resource, started_at=told.at), told)
+                self._end(replace(resource, started_at=min(births.get(name, told.at), told.at)), told)
         return settled
 
     def _told(self, resource: ProviderResource, operations: dict[str, list[Json]], at: float) -> ends.End | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from everstep.model.errors import BadRequest, ProviderError, Unreachable
+from everstep.model.errors import ProviderError, Unreachable
 from everstep.model.ids import DeploymentId
 from everstep.providers.gcp import naming
 from everstep.providers.gcp.calls import NAMES_A_CALL, Calls, Json, filter_of_names
-from everstep.providers.gcp.errors import GONE, code_of
 
 _GATHER_S = 0.02
 """Machines whose operations are seen to be done in one look are asked for within this time."""
@@ -62,10 +61,7 @@ class Looks:
 
     async def _alone(self, zone: str, name: str, future: asyncio.Future[Json | None]) -> None:
         try:
-            future.set_result(await self._calls.call("instances", "get", zone=zone, instance=name))
+            future.set_result(await self._calls.one("instances", zone=zone, instance=name))
         except ProviderError as error:
-            if isinstance(error, BadRequest) and code_of(error) in GONE:
-                future.set_result(None)
-                return
             future.set_exception(error)
             future.exception()

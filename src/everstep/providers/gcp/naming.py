@@ -6,6 +6,9 @@ Labels are what DESIGN calls tags. Their keys and values are lower-case letters,
 A machine's name says whose it is, too: of a deleted machine only operations are left, and these have no labels. It is
 ``JOB-DEPLOYMENT-TOKEN``, the deployment as a fingerprint of 40 bits and the token in base 32, and ``-N`` for the N-th
 machine of a token whose first ones were taken back before anybody was told of them.
+
+Machines that one call made have the same labels and the same metadata. Their tokens are read from their names, and what
+else differs stands in a table that all of them have in their metadata.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from everstep.model import handshake as hs
 from everstep.model.ids import DeploymentId, JobId, LaunchToken
 from everstep.ports import LaunchRequest, VolumeSpec
 
@@ -32,6 +36,8 @@ VOLUME = "everstep-volume"
 """Name of a disk that outlives its machine."""
 SERVER = "everstep-server"
 """Part of a server of ours: the list of a deployment and the sweep never take it for a stray."""
+TABLE = "everstep-machines"
+"""Metadata of machines that one call made, see ``table``."""
 
 _TOKEN = re.compile(r"ev[0-9a-f]{48}")
 _JOB = re.compile(r"[a-z][a-z0-9-]{0,8}[a-z0-9]")
@@ -143,9 +149,32 @@ def of_own_disk(request: LaunchRequest) -> dict[str, str]:
     return {key: labels[key] for key in (DEPLOYMENT, JOB, LAUNCH, TOKEN)}
 
 
+def of_many(request: LaunchRequest) -> dict[str, str]:
+    """Labels of machines that one call makes: what ``of_launch`` says of any of them."""
+    return {key: value for key, value in of_launch(request).items() if key not in (LAUNCH, TOKEN)}
+
+
+def of_own_disks(request: LaunchRequest) -> dict[str, str]:
+    """Labels of the own disks of machines that one call makes."""
+    return {key: value for key, value in of_own_disk(request).items() if key not in (LAUNCH, TOKEN)}
+
+
+def table(named: Mapping[str, LaunchRequest]) -> str:
+    """What differs among machines that one call makes: for each a line of name, number of the launch and join token."""
+    return "".join(f"{name} {r.launch_no} {r.user_data[hs.BOOT_TOKEN]}\n" for name, r in named.items())
+
+
 def of(described: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of something."""
-    return dict(described.get("labels", {}))
+    """The labels of something; of a machine of many that one call made also those that it could not be given."""
+    labels = dict(described.get("labels", {}))
+    if DEPLOYMENT in labels and TOKEN not in labels:
+        items = described.get("metadata", {}).get("items", [])
+        rows = next((item.get("value", "") for item in items if item.get("key") == TABLE), "")
+        found = re.search(rf"^{re.escape(described['name'])} (\d+) ", rows, re.MULTILINE)
+        known = whose(described["name"]) if found else None
+        if found is not None and known is not None:
+            labels |= {LAUNCH: found[1], TOKEN: known.token}
+    return labels
 
 
 def filter_of(deployment: DeploymentId) -> str:

@@ -70,7 +70,7 @@ class GcpSweeper:
 
     async def calls_home(self, machine: Leftover) -> CallsHome | None:
         """See ``Sweeper.calls_home``: by its startup script."""
-        described = await self._one("instances", zone=machine.zone, instance=machine.id)
+        described = await self._calls.one("instances", zone=machine.zone, instance=machine.id)
         items = {} if described is None else described.get("metadata", {}).get("items", [])
         return next((told(i.get("value", "")) for i in items if i.get("key") == "startup-script"), None)
 
@@ -149,14 +149,14 @@ class GcpSweeper:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     async def _end_instance(self, thing: Leftover) -> None:
-        machine = await self._one("instances", zone=thing.zone, instance=thing.id)
+        machine = await self._calls.one("instances", zone=thing.zone, instance=thing.id)
         if machine is None:
             return
         _check(thing, machine)
         for disk in machine.get("disks", []):
             name = naming.last(disk.get("source", ""))
             if disk.get("autoDelete") and name:
-                described = await self._one("disks", zone=thing.zone, disk=name)
+                described = await self._calls.one("disks", zone=thing.zone, disk=name)
                 if described is not None and not _is_ours(described):
                     raise NotOurs(f"{thing.id} would take {name} along, which is not ours: detach it first")
         try:
@@ -169,7 +169,7 @@ class GcpSweeper:
         name, number = volumes.parted(thing.id)
         deadline = self._now() + _PATIENCE_S
         while True:
-            disk = await self._one("disks", zone=thing.zone, disk=name)
+            disk = await self._calls.one("disks", zone=thing.zone, disk=name)
             if disk is None or disk["id"] != number:
                 return
             _check(thing, disk)
@@ -188,7 +188,7 @@ class GcpSweeper:
     async def _is_going(self, thing: Leftover, disk: Json) -> bool:
         """Whether whoever has the disk is on the way out."""
         users = [naming.last(u) for u in disk.get("users", [])]
-        machines = [await self._one("instances", zone=thing.zone, instance=u) for u in users]
+        machines = [await self._calls.one("instances", zone=thing.zone, instance=u) for u in users]
         return all(m is None or m["status"] not in _RUNS for m in machines)
 
     async def _until_gone(self, thing: Leftover, service: str, **where: Any) -> None:
@@ -196,7 +196,7 @@ class GcpSweeper:
         deadline = self._now() + _PATIENCE_S
         asked = False
         while True:
-            described = await self._one(service, **where)
+            described = await self._calls.one(service, **where)
             if described is None:
                 return
             _check(thing, described)
@@ -210,14 +210,6 @@ class GcpSweeper:
             if self._now() > deadline:
                 raise Throttled(f"{thing.kind} {thing.id} is still there", retry_after_s=60.0)
             await asyncio.sleep(self._look_s)
-
-    async def _one(self, service: str, **where: Any) -> Json | None:
-        try:
-            return await self._calls.call(service, "get", **where)
-        except BadRequest as error:
-            if code_of(error) in GONE:
-                return None
-            raise
 
 
 def _address(address: Json) -> Leftover:

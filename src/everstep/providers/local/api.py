@@ -151,6 +151,9 @@ class Api:
             self.daemon.machines.agent_argv = agent_argv
         return {"pid": os.getpid(), "leaving": self._leaving}
 
+    async def _do_leave(self) -> None:
+        self._leaving = True
+
     def _makes_way(self, config: str) -> bool:
         """Whether another configuration, or the same file with another content, is to take over."""
         playing, held = self.box.state.facts.config_path, len(self.box.state.living)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -133,6 +134,17 @@ class LocalProvider:
         """The daemon's pid and metadata endpoint, market time, and every instance with its processes and places."""
         status: dict[str, Any] = await self._call("status")
         return status
+
+    def runs(self) -> bool:
+        """Whether the box's daemon serves at this moment."""
+        return self.home.is_dir() and rpc.serves(self.home)
+
+    async def leave(self) -> None:
+        """Ends the daemon alone: machines live on, and the next call starts it again. None there is no error."""
+        with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
+            await rpc.call(self.home, "leave", {})
+            await rpc.gone(self.home)
+        self._greeted = False
 
     async def stop(self) -> None:
         """Ends every machine, then the daemon; volumes stay. A box that does not run is no error."""

@@ -15,14 +15,12 @@ from everstep.model.codec import from_dict, to_dict
 from everstep.model.errors import BadInput, Conflict, Problem
 from everstep.model.ids import JobId
 from everstep.model.job import InstancePhase, JobPhase, JobState
-from everstep.model.offers import Offer
 from everstep.model.task import Task
 from everstep.server.checkpoints import checkpoints, restorable
 from everstep.server.context import Context, actor_of, context_of, json_object, text_field, text_map
 from everstep.server.logs import LogKey
-from everstep.server.room import too_small
+from everstep.server.planning import planned
 from everstep.server.submissions import HEADER, Lost, digest_of
-from everstep.server.views import offer_view
 
 router = APIRouter()
 _EXEC_BYTES = 1 << 20
@@ -62,15 +60,7 @@ async def plan(request: Request) -> Any:
     """What would be done with a task; does nothing."""
     context = context_of(request)
     context.allow(actor_of(request), Verb.READ)
-    task = _task(await json_object(request))
-    context.reach.check(task)
-    found = dict(await context.controller.preview(task))
-    offers = [to_dict(offer_view(from_dict(Offer, offer))) for offer in found.get("offers", ())]
-    choice = {key: offers[0][key] for key in ("provider", "zone", "machine_type", "market")} if offers else {}
-    if not offers:
-        small = too_small(task, await context.controller.offers(), context.controller.live_states())
-        found["wait"] = small or found.get("wait", "")
-    return to_dict({**found, "offers": offers, "choice": choice})
+    return await planned(_task(await json_object(request)), context.controller, context.reach)
 
 
 @router.get("/api/v1/jobs")
@@ -132,10 +122,13 @@ async def unpause(request: Request, job: str) -> Any:
 
 @router.post("/api/v1/jobs/{job}/retry")
 async def retry(request: Request, job: str) -> Any:
-    """Runs an ended job again."""
+    """Runs a job again that failed or was cancelled."""
     context, actor = context_of(request), actor_of(request)
     secrets = text_map(await json_object(request), "secrets")
     state = await context.find(actor, Verb.CONTROL, job)
+    if state.phase is JobPhase.SUCCEEDED:
+        again = "everstep run trains anew, everstep ckpt restore --step N goes back to one of its checkpoints"
+        raise Conflict(f"job {state.id} has succeeded, nothing is left to retry; {again}")
     context.reach.check(state.task)
     held = {**context.secrets.get(state.id), **secrets}
     missing = [name for name in state.task.secret_names if name not in held]

@@ -28,8 +28,8 @@ def named(name: str) -> str:
 
 
 def names() -> list[str]:
-    """Every name, aliases left out."""
-    return [*sorted({*POLICIES, *_installed()}), OPTIMAL]
+    """Every name, aliases left out: ours from the plainest to the cleverest, then those of packages."""
+    return [*POLICIES, *sorted(_installed()), OPTIMAL]
 
 
 def entrant(name: str) -> Policy:

@@ -221,7 +221,8 @@ class SimulatedAgents(Orderlies[Agent, Crew]):
     def _crew(self, job: JobId, number: int, document: Mapping[str, Any]) -> Crew:
         """Starting freezes the base: what an older attempt saves from now on is not published."""
         spec, base = document[h.ORDERS_SPEC], self.published.get(job)
-        if document[h.ORDERS_BASE]:
+        since = document[h.ORDERS_BASE_SINCE]
+        if document[h.ORDERS_BASE] and (base is None or base.attempt < since):
             attempt, step = map(int, document[h.ORDERS_BASE].split(":"))
             base = Checkpoint(attempt, step, "" if base is None else base.region)
         every = spec[h.SPEC_CHECKPOINT_EVERY]

@@ -12,7 +12,7 @@ from everstep.model.ids import InstanceId, JobId, launch_token
 from everstep.model.offers import Market, Offer
 from everstep.ports import Launched, LaunchRequest, OfferQuery
 from everstep.testing.fault_runs.run import START, Vendor
-from everstep.testing.fault_runs.weather import Weather, run_in_weather
+from everstep.testing.fault_runs.weather import Sure, Weather, run_in_weather
 from everstep.testing.scripted_run import DEPLOYMENT
 from everstep.testing.virtual import VirtualClock
 
@@ -21,15 +21,16 @@ _SIZE = 3
 _PATIENCE_S = 1200.0
 
 
-def play_gangs(vendor: Vendor, seed: int) -> list[str]:
+def play_gangs(vendor: Vendor, seed: int, *, sure: Sure | None = None) -> list[str]:
     """Gangs of three in a zone that has room for four, two at a time. Returns what is wrong in the end.
 
     Args:
         vendor: a fresh one.
         seed: of the weather and of when the caller dies.
+        sure: a fault that is certain to be met; that it was not is wrong, too.
     """
     rng = Random(seed)
-    weather = Weather(Random(rng.getrandbits(64)), vendor.kinds, share=0.12)
+    weather = Weather(Random(rng.getrandbits(64)), vendor.kinds, sure=sure, share=0.12)
 
     async def main(clock: VirtualClock) -> list[str]:
         vendor.start(clock)
@@ -44,6 +45,8 @@ def play_gangs(vendor: Vendor, seed: int) -> list[str]:
                     await caller.sweep()
                 await clock.sleep(60.0)
             wrong = [problem for caller in callers for problem in caller.problems]
+            if sure is not None and not weather.met[sure.call, sure.kind, sure.late]:
+                wrong.append(f"never met: {sure}")
             return [*wrong, *vendor.trouble(), *(f"left behind: {one}" for one in sorted(vendor.left()))]
         finally:
             vendor.stop()

@@ -30,9 +30,12 @@ WORLD = World(
 )
 TIMING = Timing(notice_s=15.0, stop_s=7.0, provision_s=1.5, stage_s=3.0, operation_s=1.7, hidden_s=1.3)
 INSERT = "compute.instances.insert"
+BULK = "compute.instances.bulkInsert"
+"""How a gang is launched whose machines have no disks that outlive them."""
 _TROUBLE = ("throttle", "throttle_429", "internal", "unavailable", "cut")
 _MORE: dict[str, tuple[str, ...]] = {
     INSERT: ("stock_out", "stock_out_plain", "quota", "quota_at_once", "internal_later", "permission"),
+    BULK: ("stock_out", "too_few", "no_capacity_at_once", "quota", "quota_at_once", "internal_later", "permission"),
     "compute.disks.insert": ("quota", "internal_later", "permission"),
     "compute.instances.delete": ("internal_later",),
     "compute.disks.delete": ("internal_later",),
@@ -59,15 +62,26 @@ CALLS = (
     "cloudbilling.services.skus.list",
 )
 """Calls that a run makes."""
+GANG_CALLS = (BULK,)
+"""Calls that a run of gangs makes, and no other."""
 
 
 def sure_of(seed: int) -> Sure:
     """The fault that is certain in the run of a seed: in turn each typed error, each break before and after."""
+    return _one_of(seed, CALLS, INSERT)
+
+
+def sure_of_gangs(seed: int) -> Sure:
+    """The same of a run of gangs."""
+    return _one_of(seed, GANG_CALLS, BULK)
+
+
+def _one_of(seed: int, calls: Sequence[str], launch: str) -> Sure:
     ways = [(kind, late) for kind in _TROUBLE for late in (False, True) if "throttle" not in kind or not late]
     ways += [(kind, False) for kind in ("permission", "quota_at_once", "bad_parameter")]
-    all_of_them = [(call, kind, late) for call in CALLS for kind, late in ways]
-    all_of_them += [(call, kind, False) for call, kinds in _MORE.items() for kind in kinds]
-    all_of_them += [(INSERT, kind, False) for kind in ("credentials", "disabled")]
+    all_of_them = [(call, kind, late) for call in calls for kind, late in ways]
+    all_of_them += [(call, kind, False) for call in calls for kind in _MORE.get(call, ())]
+    all_of_them += [(launch, kind, False) for kind in ("credentials", "disabled")]
     call, kind, late = all_of_them[seed % len(all_of_them)]
     return Sure(call, kind, late, number=1 + seed // len(all_of_them) % 3)
 
@@ -121,7 +135,7 @@ class GceVendor:
             return [
                 Seen(
                     InstanceId(m.name),
-                    m.labels.get(naming.TOKEN, ""),
+                    naming.of(m.described(self._fake.cloud.project, now)).get(naming.TOKEN, ""),
                     m.zone,
                     # It never was, or it was taken back before anybody was told.
                     m.fails_at is not None or naming.request_id(m.name, "taken back") in marks,
@@ -152,7 +166,8 @@ class GceVendor:
 
     def run_dry(self, zone: str, launches: int) -> None:
         """See ``Vendor.run_dry``."""
-        self._fake.fail(INSERT, "stock_out", times=launches, zone=zone)
+        for call in (INSERT, BULK):
+            self._fake.fail(call, "stock_out", times=launches, zone=zone)
 
     def left(self) -> set[str]:
         """See ``Vendor.left``."""

@@ -39,7 +39,8 @@ _PATIENCE_S = 3600.0
 _UNTOLD_S = 180.0
 """No vendor tells when a disk was deleted. When the answer to the deletion is lost, the disk is on our bill until a
 later call finds that it is gone."""
-_MACHINE = MachineRequirement((AcceleratorWish("T4", 1),))
+_MACHINE = MachineRequirement((AcceleratorWish("T4", 1), AcceleratorWish("L4", 1)))
+"""Each vendor sells one of them."""
 _TRAINING = TrainingScript(steps=30, step_s=4.0303, save_every_s=21.07, progress_s=5.1121)
 _AGENT = AgentScript(boot_s=3.1313, beat_s=1.0019)
 
@@ -254,8 +255,11 @@ class _Site:
         self._up = False
         mine = {asyncio.current_task(), *self._stage._tasks}
         tasks = [t for t in asyncio.all_tasks() if t not in mine]
-        for task in tasks:
-            task.cancel()
+        # Python 3.11's wait_for loses a cancellation that comes together with its result; kill -9 is never lost.
+        while going := [task for task in tasks if not task.done()]:
+            for task in going:
+                task.cancel()
+            await asyncio.wait(going, timeout=0.0)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _revive(self) -> None:

@@ -230,6 +230,8 @@ class Operation:
     Attributes:
         zone, region: where it is done; both empty = everywhere.
         error: code and message, once it is done.
+        group: id that a ``bulkInsert`` and the operations of its machines have in common.
+        counts: of a ``bulkInsert``: machines wanted, made, not made, and deleted again.
     """
 
     id: int
@@ -245,6 +247,8 @@ class Operation:
     error: tuple[str, str] | None = None
     status_message: str = ""
     region: str = ""
+    group: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
 
     def described(self, project: Project, now: float) -> dict[str, Any]:
         """As ``Operation``."""
@@ -267,7 +271,12 @@ class Operation:
             "insertTime": stamp(self.inserted_at),
             "startTime": stamp(self.inserted_at),
             "selfLink": project.link(f"{where}/operations/{self.name}"),
+            "operationGroupId": self.group,
         }
+        if self.counts:
+            status = "CREATING" if not done else "DONE"
+            told = {**(self.counts if done else {"targetVmCount": self.counts["targetVmCount"]}), "status": status}
+            found["instancesBulkInsertOperationMetadata"] = {"perLocationStatus": {where: told}}
         if done:
             found["endTime"] = stamp(self.done_at)
         if done and self.error is not None:
@@ -282,6 +291,8 @@ HTTP_STATUS = {
     "ZONE_RESOURCE_POOL_EXHAUSTED": 503,
     "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": 503,
     "QUOTA_EXCEEDED": 403,
+    "RESOURCE_ALREADY_EXISTS": 409,
+    "VM_MIN_COUNT_NOT_REACHED": 503,
     "INTERNAL_ERROR": 500,
     "RESOURCE_OPERATION_RATE_EXCEEDED": 429,
 }

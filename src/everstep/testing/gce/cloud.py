@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
-from everstep.testing.gce import launch
+from everstep.testing.gce import bulk, launch
 from everstep.testing.gce.books import SYSTEM, Attachment, Disk, Machine, Operation, Project, fingerprint
 from everstep.testing.gce.discovery import Called, Refused
 from everstep.testing.gce.market import Timing, World
@@ -60,6 +60,7 @@ class Cloud:
         """Told of every change, before what has ended lets go of its disks (see ``power``)."""
         self.firewall_rules = dict(DEFAULT_RULES)
         self._rng = rng
+        self._addresses = 0
         self._requests: dict[tuple[str, str], Operation] = {}
 
     def new_id(self) -> int:
@@ -68,7 +69,8 @@ class Cloud:
 
     def new_address(self) -> str:
         """In the default network."""
-        number = len(self.machines) + 2
+        self._addresses += 1
+        number = self._addresses + 1
         return f"10.128.{number // 250}.{number % 250 + 2}"
 
     # --- time passes -------------------------------------------------------------------------------------------------
@@ -213,6 +215,11 @@ class Cloud:
         """``instances.insert``."""
         zone = called.path["zone"]
         return self.once(called, lambda request: launch.insert(self, zone, called.body, request))
+
+    def bulk_insert(self, called: Called) -> Operation:
+        """``instances.bulkInsert``."""
+        zone = called.path["zone"]
+        return self.once(called, lambda request: bulk.insert(self, zone, called.body, request))
 
     def delete(self, called: Called) -> Operation:
         """``instances.delete``: STOPPING, then gone."""

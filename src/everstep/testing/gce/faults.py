@@ -14,8 +14,10 @@ CODES = {
     "stock_out": ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", 0, "does not have enough resources available"),
     "stock_out_plain": ("ZONE_RESOURCE_POOL_EXHAUSTED", 0, "does not have enough resources available"),
     "quota": ("QUOTA_EXCEEDED", 0, "Quota 'PREEMPTIBLE_CPUS' exceeded.  Limit: 0.0 in region us-central1."),
+    "too_few": ("VM_MIN_COUNT_NOT_REACHED", 0, "Requested minimum count of 3 VMs could not be created."),
     "internal_later": ("INTERNAL_ERROR", 0, "Internal error. Please try again or contact Google Support."),
     "quota_at_once": ("quotaExceeded", 403, "Quota 'CPUS' exceeded.  Limit: 8.0 in region us-central1."),
+    "no_capacity_at_once": ("insufficientCapacity", 503, "There is not enough capacity in the zone"),
     "throttle": ("rateLimitExceeded", 403, "Rate Limit Exceeded"),
     "throttle_429": (
         "rateLimitExceeded",

@@ -20,17 +20,21 @@ _METADATA_BYTES = 262_144
 """https://docs.cloud.google.com/compute/docs/metadata/setting-custom-metadata: 256 KiB a value."""
 _SHORT_LIFE_S = 86_400.0
 """Legacy preemptible machines "always stop after 24 hours"."""
+Attachments = list[tuple[Attachment, dict[str, Any] | None]]
+"""Disks of a machine, and what to make where one is not there yet."""
 STOCK_OUT = "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
 IN_USE = "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"
 
 
 def insert(cloud: Cloud, zone: str, resource: dict[str, Any], request_id: str) -> Operation:
     """Takes a machine on. Raises Refused for what is wrong on its face; the rest is in the operation."""
-    _well_formed(cloud, zone, resource)
-    machine = _machine(cloud, zone, resource)
-    attachments = _disks(cloud, zone, resource, machine)
+    well_formed(cloud, zone, resource)
+    if name_is_taken(cloud, zone, resource["name"]):
+        raise exists(cloud, f"zones/{zone}/instances/{resource['name']}")
+    machine = new_machine(cloud, zone, resource)
+    attachments = disks_of(cloud, zone, resource, machine)
     now, timing = cloud.now(), cloud.timing
-    error = _full(cloud, machine) or _in_use(cloud, zone, attachments)
+    error = no_room(cloud, machine) or _in_use(cloud, zone, attachments)
     done = machine.runs_at if error is None else now + timing.provision_s
     operation = cloud.operation(zone, "insert", (f"instances/{machine.name}", machine.id), done, request_id)
     cloud.machines[machine.id] = machine
@@ -38,23 +42,34 @@ def insert(cloud: Cloud, zone: str, resource: dict[str, Any], request_id: str) -
         operation.error = error
         machine.fails_at = done
         return operation
+    attach(cloud, machine, attachments)
+    return operation
+
+
+def attach(cloud: Cloud, machine: Machine, attachments: Attachments) -> None:
+    """Gives a machine its disks; those that are not there yet are made."""
+    zone, now = machine.zone, cloud.now()
     for attachment, make in attachments:
         disk = cloud.disk(zone, attachment.disk) if make is None else cloud.new_disk(zone, attachment.disk, make)
         disk.made_with = disk.made_with if make is None else machine.name
         disk.users.append(machine.name)
         disk.attached_at = now
         machine.disks.append(attachment)
-    return operation
 
 
 # --- on its face -----------------------------------------------------------------------------------------------------
 
 
-def _well_formed(cloud: Cloud, zone: str, resource: dict[str, Any]) -> None:
+def name_is_taken(cloud: Cloud, zone: str, name: str) -> bool:
+    """Whether a machine has that name."""
+    now = cloud.now()
+    return any(m.name == name and m.zone == zone and m.there(now) for m in cloud.machines.values())
+
+
+def well_formed(cloud: Cloud, zone: str, resource: dict[str, Any]) -> None:
+    """Raises Refused for an ``Instance`` that nobody could make."""
     cloud.check_zone(zone)
     check_labels(resource.get("labels", {}), "resource.labels")
-    if any(m.name == resource["name"] and m.zone == zone and m.there(cloud.now()) for m in cloud.machines.values()):
-        raise exists(cloud, f"zones/{zone}/instances/{resource['name']}")
     if not resource.get("networkInterfaces"):
         raise _invalid("networkInterfaces", "", "At least one network interface is required.")
     for item in resource.get("metadata", {}).get("items", []):
@@ -96,7 +111,8 @@ def _invalid(field: str, value: str, why: str) -> Refused:
 # --- what is asked for -----------------------------------------------------------------------------------------------
 
 
-def _machine(cloud: Cloud, zone: str, resource: dict[str, Any]) -> Machine:
+def new_machine(cloud: Cloud, zone: str, resource: dict[str, Any]) -> Machine:
+    """The machine that an ``Instance`` describes; not in the books yet. Raises Refused."""
     kind = _in_zone(cloud, zone, resource.get("machineType", ""), "machineTypes", "machineType")
     accelerator, count = _accelerator(cloud, zone, kind, resource.get("guestAccelerators", []))
     pool = f"{kind}+{accelerator}:{count}" if accelerator else kind
@@ -178,14 +194,12 @@ def _accelerator(cloud: Cloud, zone: str, kind: str, given: list[dict[str, Any]]
     return name, int(given[0].get("acceleratorCount", 0))
 
 
-def _disks(
-    cloud: Cloud, zone: str, resource: dict[str, Any], machine: Machine
-) -> list[tuple[Attachment, dict[str, Any] | None]]:
-    """Attachments, and what to make where a disk is not there yet."""
+def disks_of(cloud: Cloud, zone: str, resource: dict[str, Any], machine: Machine) -> Attachments:
+    """What an ``Instance`` says of disks. Raises Refused."""
     given = resource.get("disks", [])
     if not given or not given[0].get("boot"):
         raise _invalid("disks", "", "A boot disk must be specified, as the first disk.")
-    found: list[tuple[Attachment, dict[str, Any] | None]] = []
+    found: Attachments = []
     for index, disk in enumerate(given):
         auto = disk.get("autoDelete", False)
         device = disk.get("deviceName", f"persistent-disk-{index}")
@@ -214,9 +228,7 @@ def _disks(
 # --- what only the operation tells -----------------------------------------------------------------------------------
 
 
-def _in_use(
-    cloud: Cloud, zone: str, attachments: list[tuple[Attachment, dict[str, Any] | None]]
-) -> tuple[str, str] | None:
+def _in_use(cloud: Cloud, zone: str, attachments: Attachments) -> tuple[str, str] | None:
     for attachment, make in attachments:
         users = [] if make is not None else cloud.disk(zone, attachment.disk).users
         if users:
@@ -226,14 +238,12 @@ def _in_use(
     return None
 
 
-def _full(cloud: Cloud, machine: Machine) -> tuple[str, str] | None:
-    now = cloud.now()
-    held = [m for m in cloud.machines.values() if m.holds(now) and m.spot == machine.spot]
-    for metric, amount in _metrics(cloud, machine).items():
-        limit = cloud.world.quotas.get((machine.region, metric))
-        used = sum(_metrics(cloud, m).get(metric, 0) for m in held if m.region == machine.region)
-        if limit is not None and used + amount > limit:
-            return "QUOTA_EXCEEDED", f"Quota '{metric}' exceeded.  Limit: {limit}.0 in region {machine.region}."
+def no_room(cloud: Cloud, machine: Machine) -> tuple[str, str] | None:
+    """Why a machine cannot be had now, code and words; None if it can."""
+    over = over_quota(cloud, machine)
+    if over:
+        return "QUOTA_EXCEEDED", over
+    now, held = cloud.now(), _held_like(cloud, machine)
     supply = cloud.world.supplies[machine.zone, machine.pool]
     room = supply.room(now) if machine.spot else supply.on_demand_room
     here = sum((m.zone, m.pool) == (machine.zone, machine.pool) for m in held)
@@ -244,6 +254,25 @@ def _full(cloud: Cloud, machine: Machine) -> tuple[str, str] | None:
         text = f"The zone '{zone}' does not have enough resources available to fulfill the request."
         return STOCK_OUT, f"{text}  '(resource type:compute)'."
     return None
+
+
+def over_quota(cloud: Cloud, machine: Machine, count: int = 1) -> str:
+    """Why the project may not hold so many more of such a machine; empty if it may."""
+    held = _held_like(cloud, machine)
+    for metric, amount in _metrics(cloud, machine).items():
+        limit = cloud.world.quotas.get((machine.region, metric))
+        if limit is None:
+            continue
+        used = sum(_metrics(cloud, m).get(metric, 0) for m in held if m.region == machine.region)
+        if used + count * amount > limit:
+            return f"Quota '{metric}' exceeded.  Limit: {limit}.0 in region {machine.region}."
+    return ""
+
+
+def _held_like(cloud: Cloud, machine: Machine) -> list[Machine]:
+    """What takes from the same capacity and quotas, spot or not."""
+    now = cloud.now()
+    return [m for m in cloud.machines.values() if m.holds(now) and m.spot == machine.spot]
 
 
 def _metrics(cloud: Cloud, machine: Machine) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Which permissions a call needs.
 
-``instances.insert`` needs one for each thing that it says (https://docs.cloud.google.com/compute/docs/instances/
+``instances.insert`` and ``bulkInsert`` need one for each thing that they say (https://docs.cloud.google.com/compute/docs/instances/
 create-start-instance, "Required permissions"); the others need the one of their name
 (https://docs.cloud.google.com/compute/docs/access/iam-permissions).
 """
@@ -30,7 +30,8 @@ _OF = {
 def needed(called: Called) -> list[str]:
     """Names of permissions, ``compute.instances.create``."""
     body = called.body
-    if called.method == "compute.instances.insert":
+    if called.method in ("compute.instances.insert", "compute.instances.bulkInsert"):
+        body = body.get("instanceProperties", body)
         found = ["compute.instances.create", "compute.subnetworks.use"]
         for key, permission in (("labels", "setLabels"), ("metadata", "setMetadata"), ("tags", "setTags")):
             found += [f"compute.instances.{permission}"] if body.get(key) else []

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import sys
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,17 +20,20 @@ from everstep.testing.gce.discovery import Called, Refused, api
 from everstep.testing.gce.faults import CODES, Faults, in_operation
 from everstep.testing.gce.market import region_of
 from everstep.testing.gce.permissions import needed
+from everstep.testing.loopback import Asked, Loopback, Reply
 
 _APIS = (
     ("/compute/v1/", "compute.v1"),
     ("/v1/services", "cloudbilling.v1"),
     ("/v1/projects", "cloudresourcemanager.v1"),
 )
+_VERBS = ("GET", "POST", "DELETE", "PATCH", "PUT")
 _WAIT_S = 120.0
 """``zoneOperations.wait`` "waits for no more than the 2 minutes"."""
 _LOG_LENGTH = 10_000
 _CHANGES: dict[str, Callable[[Cloud, Called], Operation]] = {
     "compute.instances.insert": Cloud.insert,
+    "compute.instances.bulkInsert": Cloud.bulk_insert,
     "compute.instances.delete": Cloud.delete,
     "compute.instances.stop": Cloud.stop,
     "compute.instances.setLabels": Cloud.set_labels,
@@ -89,25 +89,29 @@ class Server:
         """Whether the key of a service account of ours has signed a token that it was not given."""
         self.certificates: Callable[[], dict[str, str]] = dict
         """Those that verify identity tokens, by the key's id; also at ``/oauth2/v1/certs``."""
-        self._http = _Http(("127.0.0.1", port), _handler(self))
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), name="gce", daemon=True)
+        self._loopback = Loopback("gce", self._reply, verbs=_VERBS, port=port)
+        self.url = self._loopback.url
 
     def start(self) -> None:
         """Serves in a thread."""
-        self._thread.start()
+        self._loopback.start()
 
     def stop(self) -> None:
         """Serves no more."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._http.shutdown()
-            self._thread.join()
-        self._http.server_close()
+        self._loopback.stop()
 
     # --- one request -------------------------------------------------------------------------------------------------
 
-    def answer(self, verb: str, target: str, headers: dict[str, str], data: bytes) -> tuple[int, dict[str, Any]] | None:
+    def _reply(self, asked: Asked) -> Reply | None:
+        found = self.answer(asked.verb, asked.target, asked.headers, asked.body)
+        if found is None:
+            return None
+        return found[0], json.dumps(found[1]).encode(), {"Content-Type": "application/json; charset=UTF-8"}
+
+    def answer(
+        self, verb: str, target: str, headers: Mapping[str, str], data: bytes
+    ) -> tuple[int, dict[str, Any]] | None:
         """Status and body; None: the connection breaks."""
         method = ""
         try:
@@ -142,7 +146,7 @@ class Server:
             self.crashes.append(traceback.format_exc())
             return 500, _fault(Refused(500, "internalError", "the fake crashed"))
 
-    def _caller(self, headers: dict[str, str]) -> None:
+    def _caller(self, headers: Mapping[str, str]) -> None:
         """Raises Refused for one without a good token."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme != "Bearer" or not token:
@@ -344,59 +348,6 @@ class Server:
 
 class _Cut(Exception):
     """The connection breaks."""
-
-
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Callers that are killed while they wait for an answer are no news."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
-
-
-def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"  # clients keep connections
-        disable_nagle_algorithm = True  # headers and body are two writes: a caller would wait 40 ms for the second
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            self._answer("GET")
-
-        def do_POST(self) -> None:
-            self._answer("POST")
-
-        def do_DELETE(self) -> None:
-            self._answer("DELETE")
-
-        def do_PATCH(self) -> None:
-            self._answer("PATCH")
-
-        def do_PUT(self) -> None:
-            self._answer("PUT")
-
-        def _answer(self, verb: str) -> None:
-            length = self.headers.get("Content-Length", "0")
-            data = self.rfile.read(int(length)) if length.isdigit() else b""
-            headers = {k.lower(): v for k, v in self.headers.items()}
-            found = server.answer(verb, self.path, headers, data)
-            if found is None:
-                self.close_connection = True
-                self.connection.shutdown(socket.SHUT_RDWR)
-                return
-            status, body = found
-            text = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json; charset=UTF-8")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-    return Handler
 
 
 def _refusal(kind: str) -> Exception:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 from everstep.model import handshake
+from everstep.train.opening import restored
 from everstep.train.script import batches, graph, loopgraph, objects, states, surroundings
 from everstep.train.script.again import Again
 from everstep.train.script.heads import Record
@@ -74,7 +74,7 @@ class Arriving:
         batches.live()
         states.restore(saved["states"])
         parts.reporter.step = saved["step"]
-        parts.reporter.fact(handshake.FACT_RESTORED, base=str(saved["base"]), restore_s=time.monotonic() - self._began)
+        parts.reporter.fact(handshake.FACT_RESTORED, **restored(saved["opened"], self._began))
         # What was read would stay in memory as long as the script runs.
         del saved["graph"], self._restoring
 

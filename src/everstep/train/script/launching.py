@@ -21,7 +21,7 @@ from everstep.train.attempt import Refused
 from everstep.train.folder import Folder
 from everstep.train.gang import Gang
 from everstep.train.lineage import Position
-from everstep.train.opening import Opened, Opening
+from everstep.train.opening import Opened, Opening, restored
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests
@@ -132,7 +132,8 @@ class _Start:
             if saved.get("kind") == "script" and saved.get("format") == FORMAT:
                 move_here(saved, self._place)
             self._check(saved)
-            saved["base"] = self._opened.source
+            # Without the state: it is let go of when everything is back.
+            saved["opened"] = replace(self._opened, state=None)
         self._initial()
         return saved
 
@@ -206,7 +207,7 @@ class _Start:
             arriving = Arriving(parts, session, saved, began, self._again)
             session.heads.replay = Replaying(session.heads, arriving.path, arriving)
         else:
-            self.reporter.fact(handshake.FACT_RESTORED, base=None, restore_s=time.monotonic() - began)
+            self.reporter.fact(handshake.FACT_RESTORED, **restored(self._opened, began))
         steps.watch()
         batches.install(replaying=saved is not None, refuse=refuse_use)
         loaderkind.install()

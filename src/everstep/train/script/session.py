@@ -150,7 +150,7 @@ class Session:
 
     def _wishes(self, now: float) -> Wishes:
         parts = self._parts
-        due = parts.pace.due(now)
+        due = parts.pace.due(now, pending=self._pending)
         if parts.every_steps is not None:
             due = self._counted_due()
         parts.requests.look(parts.reporter.utc(), parts.pace.margin_s(pending=self._pending))

@@ -19,6 +19,7 @@ from everstep.train.script.audit.order import SAVES, STDERR, AuditOrder
 _STRIPPED = (
     handshake.ENV_ATTEMPT,
     handshake.ENV_BASE,
+    handshake.ENV_BASE_SINCE,
     handshake.ENV_CHECKPOINT_AUDIT,
     handshake.ENV_CHECKPOINT_DIR,
     handshake.ENV_CONTROL_FILE,

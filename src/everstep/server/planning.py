@@ -1,0 +1,55 @@
+"""What would be done with a task now; does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from everstep.model.codec import from_dict, to_dict
+from everstep.model.job import JobState
+from everstep.model.offers import Offer
+from everstep.model.task import Task
+from everstep.server.reach import Reach
+from everstep.server.room import too_small
+from everstep.server.texts import said
+from everstep.server.unsold import may_fit, unsold
+from everstep.server.views import offer_view
+
+
+class Planner(Protocol):
+    """What a plan needs of the controller."""
+
+    async def preview(self, task: Task) -> Mapping[str, Any]:
+        """The decision for a job that would come in now."""
+        ...
+
+    async def offers(self) -> Sequence[Offer]:
+        """What can be leased now."""
+        ...
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """Why providers do not answer, by name."""
+        ...
+
+    def live_states(self) -> Sequence[JobState]:
+        """Jobs that may have machines."""
+        ...
+
+
+async def planned(task: Task, controller: Planner, reach: Reach) -> dict[str, Any]:
+    """A ``PlanView`` as data. Raises BadInput for a task that would be refused."""
+    reach.check(task)
+    found = dict(await controller.preview(task))
+    offers = [to_dict(offer_view(from_dict(Offer, offer))) for offer in found.get("offers", ())]
+    choice = {key: offers[0][key] for key in ("provider", "zone", "machine_type", "market")} if offers else {}
+    if not offers:
+        market = await controller.offers()
+        found["wait"] = too_small(task, market, controller.live_states()) or found.get("wait", "")
+        found["unsold"] = unsold(task, market, controller.troubles)
+        if not any(group.machine.fits(offer) for group in task.gang.groups for offer in market):
+            silent = {name for group in task.gang.groups for name in may_fit(group.machine, controller.troubles)}
+            found["wait"] += "".join(f"; {name} does not answer now, and may sell one" for name in sorted(silent))
+    reasons = [said(reason) for reason in found.get("reasons", ())]
+    plan: dict[str, Any] = to_dict({**found, "reasons": reasons, "offers": offers, "choice": choice})
+    return plan
