@@ -127,6 +127,10 @@ class Wired:
             answer = await client.post(f"/agent/v1/files/{what}", content=json.dumps(asked))
         return answer.status_code, answer.json()
 
+    async def health(self) -> str:
+        async with self.rig.client() as client:
+            return str((await client.get("/api/v1/health")).json()["files"])
+
     def on_disk(self) -> list[Path]:
         return [path for path in self.rig.context.files.folder_of(JOB).rglob("*") if path.is_file()]
 
@@ -177,6 +181,10 @@ async def test_without_the_bucket_it_comes_from_the_server(wired: Wired, how: st
     digest = await wired.bring(packed(main=b"x"))
     assert (await wired.fetched(digest) / "main").read_bytes() == b"x"
     assert wired.seen() == []
+    assert f"s3://bucket/files/{wired.name}; failing: " in await wired.health()
+    wired.restart()
+    await wired.fetched(digest)
+    assert await wired.health() == f"s3://bucket/files/{wired.name}"
 
 
 @pytest.mark.parametrize("what", ["is gone", "is shorter", "is longer", "has another digest"])

@@ -75,6 +75,7 @@ class _Sending:
         self._name = name
         self._file = file
         self._stopping = stopping
+        self._measured = ((-1, -1), "")
         self._began()
 
     def go(self, bucket: transfer.Bucket) -> int:
@@ -82,12 +83,12 @@ class _Sending:
         while True:
             try:
                 with open(self._file, "rb") as content:
-                    before = _stamp(content)
-                    size, digest = _measured(content)
-                    if not self._by_url(bucket, content, before, digest):
-                        content.seek(0)
-                        self._to_server(content, size, digest)
-                return size
+                    stamp = _stamp(content)
+                    if self._measured[0] != stamp:
+                        self._measured = (stamp, _digest(content))
+                    if not self._by_url(bucket, content, stamp, self._measured[1]):
+                        self._to_server(content, stamp[0], self._measured[1])
+                return stamp[0]
             except LinkDown as error:
                 self._wait(error)
 
@@ -121,6 +122,7 @@ class _Sending:
             "Content-Type": "application/octet-stream",
         }
         path = hs.PATH_OUTPUTS + quote(self._name)
+        content.seek(0)
         self._session.request("PUT", path, body=content, headers=headers, timeout_s=60.0)
 
     def _began(self) -> None:
@@ -136,15 +138,14 @@ class _Sending:
         time.sleep(pause)
 
 
-def _measured(content: IO[bytes]) -> tuple[int, str]:
-    """Size in bytes and sha256."""
-    digest, size = hashlib.sha256(), 0
+def _digest(content: IO[bytes]) -> str:
+    digest = hashlib.sha256()
     for chunk in iter(lambda: content.read(_CHUNK), b""):
         digest.update(chunk)
-        size += len(chunk)
-    return size, digest.hexdigest()
+    return digest.hexdigest()
 
 
 def _stamp(content: IO[bytes]) -> tuple[int, int]:
+    """Size in bytes, and when it was written to: another one means other bytes."""
     told = os.fstat(content.fileno())
     return told.st_size, told.st_mtime_ns

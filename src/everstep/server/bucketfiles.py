@@ -130,6 +130,12 @@ class BucketFiles:
         self._upload = upload
         self._there: dict[str, asyncio.Task[int]] = {}
 
+    @property
+    def text(self) -> str:
+        """For people: where it is, and what is wrong if something is."""
+        trouble = self._place.bucket.trouble
+        return f"{self._place.bucket.url}/{self._place.folder}" + (f"; failing: {trouble}" if trouble else "")
+
     # --- Working folders --------------------------------------------------------------------------------------------
 
     def begin(self, digests: Iterable[str]) -> None:
@@ -256,9 +262,12 @@ class BucketFiles:
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 return await call
-        except (TimeoutError, BucketTrouble, BucketRefuses) as error:
-            log.warning("not by URL: %s", str(error) or f"{self._place.bucket.url} gives no answer")
-            return None
+        except TimeoutError:
+            self._place.bucket.trouble = f"no answer within {_PATIENCE_S:.0f} s"
+        except (BucketTrouble, BucketRefuses):
+            pass
+        log.warning("not by URL: %s", self.text)
+        return None
 
 
 def _parts(output: Listed) -> Iterator[tuple[str, int, int]]:

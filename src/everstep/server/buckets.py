@@ -61,6 +61,8 @@ class Bucket:
     def __init__(self, url: str, blobs: Blobs) -> None:
         self.url = url
         self.blobs = blobs
+        self.trouble = ""
+        """What it said last, if that was no; for people."""
         self._trusted = False
         self._probing = asyncio.Lock()
 
@@ -188,16 +190,20 @@ class Place:
 
     async def _asked(self, call: Awaitable[T]) -> T:
         try:
-            return await call
+            answer = await call
         except (BlobExists, BlobMissing, EverstepError) as error:
             if isinstance(error, UnsafeBlobs):
                 raise BucketRefuses(self.bucket.url, error) from error
             raise
         except BlobsRefuse as error:
+            self.bucket.trouble = _words(error)
             raise BucketRefuses(self.bucket.url, error) from error
         except Exception as error:
+            self.bucket.trouble = _words(error)
             log.warning("%s: %s", self.bucket.url, _words(error))
             raise BucketTrouble(self.bucket.url, error) from error
+        self.bucket.trouble = ""
+        return answer
 
 
 def _words(error: Exception) -> str:
