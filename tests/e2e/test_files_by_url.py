@@ -53,6 +53,7 @@ def test_a_folder_comes_from_the_bucket_and_outputs_go_there(rig: Rig, s3: Stric
     assert info is not None
     above = f"/{BUCKET}/files/{info.deployment}/"
     moved = [(method, path.removeprefix(above), how) for method, path, how in s3.seen() if path.startswith(above)]
+    moved = [one for one in moved if not one[1].startswith("logs/")]  # they go when it suits the server
     (folder,) = {path for method, path, how in moved if how == "url" and method == "GET"}
     assert [path for method, path, how in moved if (method, how) == ("PUT", "header")] == [folder]
     put = [path for method, path, how in moved if (method, how) == ("PUT", "url")]
