@@ -9,7 +9,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,23 +94,24 @@ class Wired:
         return [(m, p.removeprefix(above), how) for m, p, how in self.s3.seen()[since:] if p.startswith(above)]
 
     @asynccontextmanager
-    async def machine(self, name: str = MACHINE) -> AsyncIterator[Session]:
+    async def machine(self, name: str = MACHINE) -> AsyncIterator[Callable[[], Session]]:
         async with self.rig.served() as url:
-            session = Session(url, fingerprint="", credential=f"credential-of-{name}")
-            yield session
-            session.close()
+            yield lambda: Session(url, fingerprint="", credential=f"credential-of-{name}")
 
     async def fetched(self, digest: str) -> Path:
         target = self.folder / "workdir"
-        async with self.machine() as session:
+        async with self.machine() as new_session:
+            session = new_session()
             await asyncio.to_thread(unpack.fetch, session, digest, target)
+            session.close()
         return target
 
     async def stored(self, content: bytes, *, machine: str = MACHINE) -> outputs.Stored:
         file = self.folder / "weights.pt"
         file.write_bytes(content)
-        async with self.machine(machine) as session:
-            return await asyncio.to_thread(outputs.store, session, [("model/weights.pt", file)], stopping=lambda: False)
+        async with self.machine(machine) as new_session:
+            paths = [("model/weights.pt", file)]
+            return await asyncio.to_thread(outputs.store, new_session, paths, stopping=lambda: False)
 
     async def listed(self) -> dict[str, int]:
         async with self.rig.client() as client:
@@ -291,13 +292,13 @@ async def test_where_no_way_leads_to_the_bucket_the_server_is_asked_soon(
     monkeypatch.setattr(wired.files, "output", elsewhere)
     many = wired.folder / "many"
     many.mkdir()
-    for number in range(5):
+    for number in range(60):
         (many / f"{number}").write_bytes(b"x" * number)
-    async with wired.machine() as session:
-        stored = await asyncio.to_thread(outputs.store, session, [("many", many)], stopping=lambda: False)
-    assert stored == outputs.Stored(5, 10, None)
-    assert len(asked) == 3
-    assert await wired.listed() == {f"node-0/many/{number}": number for number in range(5)}
+    async with wired.machine() as new_session:
+        stored = await asyncio.to_thread(outputs.store, new_session, [("many", many)], stopping=lambda: False)
+    assert stored == outputs.Stored(60, 1770, None)
+    assert len(asked) <= 3 * outputs._AT_ONCE < 60
+    assert await wired.listed() == {f"node-0/many/{number}": number for number in range(60)}
 
 
 async def test_what_never_arrives_goes_to_the_server(wired: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,8 +328,10 @@ async def test_a_server_that_is_older_is_asked_as_ever(wired: Wired, monkeypatch
     monkeypatch.setattr(agents.hs, "PATH_FILES", "/agent/v1/not-yet-thought-of/")
     ask = transfer._ask
     monkeypatch.setattr(transfer, "hs", type("Newer", (), {"PATH_FILES": "/agent/v1/files/"}))
-    async with wired.machine() as session:
+    async with wired.machine() as new_session:
+        session = new_session()
         assert await asyncio.to_thread(ask, session, "folder", {"sha256": digest}) is None
+        session.close()
     assert (await wired.fetched(digest) / "main").read_bytes() == b"x"
     assert (await wired.stored(b"x")).error is None
     assert wired.seen() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from typing import IO, Callable
 from urllib.parse import quote
 
 from everstep.agent import transfer
-from everstep.agent.link import Backoff, LinkDown, Refused, Session
+from everstep.agent.link import Backoff, LinkDown, Session
 from everstep.model import handshake as hs
 
 log = logging.getLogger(__name__)
 
 _TRY_FOR_S = 120.0
+_AT_ONCE = 8  # a small file is three round trips and hardly any bytes
 _CHUNK = 1 << 20
 
 
@@ -50,21 +52,65 @@ def output_name(text: str) -> str:
     return "/".join(parts) or "workdir"
 
 
-def store(session: Session, paths: Iterable[tuple[str, Path]], *, stopping: Callable[[], bool]) -> Stored:
-    """Store every file, in the server's bucket or with the server itself; each is tried for two minutes in which
-    nothing of it gets there.
+def store(
+    new_session: Callable[[], Session], paths: Iterable[tuple[str, Path]], *, stopping: Callable[[], bool]
+) -> Stored:
+    """Store every file, in the server's bucket or with the server itself, some at once.
+
+    Each is tried for two minutes in which nothing of it gets there.
     """
-    count = size = 0
-    error: str | None = None
-    with transfer.Bucket() as bucket:
-        for name, file in files_of(paths):
+    crew = _Crew(new_session, files_of(paths), stopping)
+    # Daemons: an agent that has to go does not wait for them.
+    threads = [threading.Thread(target=crew.work, name="outputs", daemon=True) for _ in range(_AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first = min(crew.errors.items(), default=(0, None))
+    return Stored(len(crew.sizes), sum(crew.sizes), first[1])
+
+
+class _Crew:
+    """Threads that take one file after the other.
+
+    Attributes:
+        sizes: in bytes, of the files that arrived.
+        errors: why others did not, by their number.
+    """
+
+    def __init__(
+        self, new_session: Callable[[], Session], files: Iterator[tuple[str, Path]], stopping: Callable[[], bool]
+    ) -> None:
+        self.sizes: list[int] = []
+        self.errors: dict[int, str] = {}
+        self._new_session = new_session
+        self._files = enumerate(files)
+        self._lock = threading.Lock()
+        self._stopping = stopping
+
+    def work(self) -> None:
+        """Until there are no more."""
+        session = self._new_session()
+        with transfer.Bucket() as bucket:
+            while True:
+                found = self._next()
+                if found is None:
+                    break
+                number, (name, file) = found
+                try:
+                    self.sizes.append(_Sending(session, name, file, self._stopping).go(bucket))
+                except Exception as problem:  # whatever it is, it must be told, or the machine would never go
+                    log.error("output %s was not stored: %s", name, problem)
+                    self.errors[number] = f"{name}: {problem}"
+        session.close()
+
+    def _next(self) -> tuple[int, tuple[str, Path]] | None:
+        with self._lock:
             try:
-                size += _Sending(session, name, file, stopping).go(bucket)
-                count += 1
-            except (OSError, ValueError, LinkDown, Refused) as problem:
-                log.error("output %s was not stored: %s", name, problem)
-                error = error or f"{name}: {problem}"
-    return Stored(count, size, error)
+                return next(self._files, None)
+            except OSError as problem:  # a folder that may not be read
+                self.errors[-1] = str(problem)
+                return None
 
 
 class _Sending:
@@ -79,7 +125,13 @@ class _Sending:
         self._began()
 
     def go(self, bucket: transfer.Bucket) -> int:
-        """Store it and give its size in bytes. Raises LinkDown, Refused, OSError."""
+        """Store it and give its size in bytes.
+
+        Raises:
+            LinkDown, Refused: see :mod:`everstep.agent.link`.
+            OSError: it cannot be read, or changes meanwhile.
+            ValueError: its name is no text.
+        """
         while True:
             try:
                 with open(self._file, "rb") as content:

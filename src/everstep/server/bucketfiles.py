@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -43,6 +44,7 @@ PART_BYTES = 64 << 20
 _SIGNED_AHEAD = 32
 _PATIENCE_S = 20.0
 _SWEEP_S = 86_400.0
+_LISTS_KNOWN = 16
 _LONGEST_KEY = MAX_KEY_BYTES - 200
 """Below our place, whose own name comes before it."""
 _UPLOADS = "uploads/"
@@ -75,21 +77,23 @@ class BucketList:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._known: dict[JobId, tuple[int, Mapping[str, Listed]]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def read(self, job: JobId) -> dict[str, Listed]:
+    def read(self, job: JobId) -> Mapping[str, Listed]:
         """By path."""
-        found: dict[str, Listed] = {}
-        with contextlib.suppress(FileNotFoundError):
-            for line in (self._folder / f"{job}.jsonl").read_bytes().splitlines():
-                # A server that was killed may have left half a line; the machine was not answered, and asks again.
-                with contextlib.suppress(ValueError, TypeError, KeyError):
-                    told = json.loads(line)
-                    if told.get("gone"):
-                        found.pop(told["path"], None)
-                    else:
-                        found[told["path"]] = Listed(**told)
-        return found
+        path = self._path(job)
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            return {}
+        known = self._known.get(job)
+        if known is None or known[0] != size:  # it only grows
+            content = path.read_bytes()
+            known = self._known[job] = len(content), _parsed(content)
+            while len(self._known) > _LISTS_KNOWN:
+                self._known.pop(next(iter(self._known)), None)
+        return known[1]
 
     def add(self, job: JobId, output: Listed) -> None:
         """Keeps it for good. Raises DiskFull."""
@@ -101,18 +105,31 @@ class BucketList:
             self._write(job, {"path": path, "gone": True})
 
     def _write(self, job: JobId, line: object) -> None:
+        # A line of its own, even behind the half of one that had no room.
+        text = b"\n" + json.dumps(line).encode() + b"\n"
         try:
-            with open(self._folder / f"{job}.jsonl", "ab", buffering=0) as file:
-                before = file.tell()
-                try:
-                    # Begins a line of its own even behind half a one.
-                    file.write(b"\n" + json.dumps(line).encode() + b"\n")
-                    os.fsync(file.fileno())
-                except OSError:
-                    file.truncate(before)
-                    raise
+            with open(self._path(job), "ab", buffering=0) as file:
+                if file.write(text) != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
         except OSError as error:
             raise disk_trouble(error, str(self._folder)) from None
+
+    def _path(self, job: JobId) -> Path:
+        return self._folder / f"{job}.jsonl"
+
+
+def _parsed(content: bytes) -> Mapping[str, Listed]:
+    found: dict[str, Listed] = {}
+    for line in content.splitlines():
+        # A server that was killed may have left half a line; the machine was not answered, and asks again.
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            told = json.loads(line)
+            if told.get("gone"):
+                found.pop(told["path"], None)
+            else:
+                found[told["path"]] = Listed(**told)
+    return found
 
 
 class BucketFiles:
