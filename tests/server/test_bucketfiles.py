@@ -424,6 +424,20 @@ async def test_a_file_that_changes_while_it_is_stored_is_refused(wired: Wired, m
     assert await wired.listed() == {}
 
 
+async def test_a_folder_that_cannot_be_read_is_told_and_the_others_arrive(wired: Wired) -> None:
+    file = wired.folder / "a"
+    file.write_bytes(b"x")
+
+    def paths() -> Iterator[tuple[str, Path]]:
+        yield "a", file
+        raise PermissionError("not for you")
+
+    async with wired.machine() as new_session:
+        stored = await asyncio.to_thread(outputs.store, new_session, paths(), stopping=lambda: False)
+    assert stored == outputs.Stored(1, 1, "not for you")
+    assert await wired.listed() == {"node-0/a": 1}
+
+
 def test_half_a_line_of_a_server_that_was_killed_is_nothing(tmp_path: Path) -> None:
     kept = BucketList(tmp_path)
     first, second = Listed("a", 1, "0" * 64, "f"), Listed("b", 2, "1" * 64, "f")

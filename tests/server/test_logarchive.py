@@ -224,6 +224,28 @@ async def test_a_log_that_grows_while_it_is_sent_goes_later(tmp_path: Path, monk
     assert await home.all() == b"first second"
 
 
+async def test_a_segment_that_cannot_be_removed_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    home.book.append(JOB, KEY, 0, b"first")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("not this one")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        await home.send()
+    assert home.here() == 5
+    home.book.append(JOB, KEY, 5, b" second")
+    for _ in range(2):
+        assert await home.all() == b"first second"
+        home.restart()
+    await home.send()
+    assert home.here() == 0
+    for _ in range(2):
+        assert await home.all() == b"first second"
+        home.restart()
+
+
 async def test_while_the_bucket_is_away_the_oldest_is_dropped_and_the_rest_goes_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
