@@ -20,6 +20,8 @@ import pytest
 
 from everstep.agent import outputs, transfer, unpack
 from everstep.agent.link import LinkDown, Session
+from everstep.client.home import NoServer
+from everstep.client.wire import Wire
 from everstep.model.errors import BadInput, NotFound
 from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import JobState
@@ -409,6 +411,14 @@ async def test_what_was_changed_in_the_bucket_is_not_given_out(wired: Wired, wha
     assert listed is not None
     with pytest.raises(NotFound):
         assert b"".join([piece async for piece in wired.files.read(listed)]) == b""
+
+    def download(url: str) -> None:
+        for _ in Wire(url, fakes.TOKEN).download(f"/api/v1/jobs/j-1/outputs/{PATH}"):
+            pass
+
+    async with wired.rig.served() as url:
+        with pytest.raises((NotFound, NoServer)):
+            await asyncio.to_thread(download, url)
 
 
 async def test_a_file_that_changes_while_it_is_stored_is_refused(wired: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
