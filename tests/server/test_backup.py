@@ -82,6 +82,8 @@ async def test_what_comes_back_is_the_same_server(server: Server, url: str, tmp_
     about = await backup.restore(back, url)
     assert about == {"deployment": server.deployment, "seq": 1, "at": 1_900_000_000.0}
     assert (back.path / listed).read_text() == "outputs"
+    assert (back.path / backup.LOGS_LOST).exists()
+    assert not (server.home.path / backup.LOGS_LOST).exists()
     assert await texts(back) == ["first"]
     assert (back.path / upload).read_bytes() == archive
     for name in ("token", "agents.key", "deployment", "tls/key.pem", "tls/certificate.pem"):

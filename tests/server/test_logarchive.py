@@ -284,6 +284,41 @@ async def test_what_somebody_took_from_the_bucket_is_passed_over(tmp_path: Path,
     assert await home.archive.read(JOB, KEY, 40, 100) == (40, b"")
 
 
+async def test_a_restored_server_finds_in_the_bucket_what_went_there(tmp_path: Path) -> None:
+    """Its agents send what they have, as ever; some of them before it has looked, and some machines are gone."""
+    home, lost = Home(tmp_path / "old"), tmp_path / "lost"
+    text = b"0123456789" * 8
+    keys = [LogKey(1, InstanceId(name), "0") for name in ("gone", "machine 2", "quick")]
+    for key in keys:
+        for start in range(0, 80, 8):
+            home.book.append(JOB, key, start, text[start : start + 8])
+    await home.send()
+    await home.place.put("logs/j-1/x/y", b"")
+    await home.place.put("logs/j-1/1/i-1/-/000.log", b"of nobody")
+    home.folder = tmp_path / "new"
+    home.restart()
+    home.archive = LogArchive(home.book, home.place, {}, lost=lost)
+    await home.archive.adopt()
+    assert home.book.keys(JOB) == []
+    lost.touch()
+    with dying(home, "before it is noted", 2), pytest.raises(Killed):
+        await home.archive.adopt()
+    home.restart()
+    home.archive = LogArchive(home.book, home.place, {}, lost=lost)
+    assert home.book.append(JOB, keys[2], 0, text[:30]) == 30
+    await home.archive.adopt()
+    assert not lost.exists()
+    for _ in range(2):
+        assert await home.all(key=keys[0]) == await home.all(key=keys[1]) == text
+        assert await home.all(key=keys[2]) == text[:30]
+        home.restart()
+    assert home.book.append(JOB, keys[1], 0, text + b"more") == 84
+    assert home.book.append(JOB, keys[2], 30, text[30:]) == 80
+    await home.send()
+    home.restart()
+    assert [await home.all(key=key) for key in keys] == [text, text + b"more", text]
+
+
 async def test_readers_of_a_job_do_not_see_where_its_log_is(rig: Rig, tmp_path: Path) -> None:
     home = Home(tmp_path / "logs", segment_bytes=100)
     rig.context.logs, rig.context.log_archive = home.book, home.archive

@@ -50,6 +50,8 @@ _IDENTITY = (
     "tls/certificate.pem",
     "tls/key.pem",
 )
+LOGS_LOST = "logs.lost"
+"""A file beside the journal: which logs are in a bucket is not known any more."""
 _LISTS = "files/in-bucket"
 _LIST = re.compile(rf"{_LISTS}/[^/]+\.jsonl")
 _FORMAT = 1
@@ -249,6 +251,7 @@ def _unpack(home: Home, data: bytes) -> Mapping[str, object]:
             write_private(home.path / name, text.decode())
         # Beyond every line that the lost journal may have had: what those gave out is not given out again.
         write_private(home.path / "journal.high", f"{int(about['seq']) + _BEYOND}\n")
+        write_private(home.path / LOGS_LOST, "")
         # The journal last: a folder with a journal is whole.
         sqlite.restore(journal, home.journal_file)
     return {key: about[key] for key in ("deployment", "seq", "at")}

@@ -34,7 +34,7 @@ from everstep.ports import OfferQuery, Provider, Store
 from everstep.server import installation, listening, tls
 from everstep.server.agentfile import AgentFiles
 from everstep.server.app import make_app
-from everstep.server.backup import Backups
+from everstep.server.backup import LOGS_LOST, Backups
 from everstep.server.bucketfiles import BucketFiles
 from everstep.server.buckets import Buckets
 from everstep.server.context import Context
@@ -290,7 +290,8 @@ def _use_bucket(options: Options, context: Context) -> None:
         place = context.buckets.reserve(options.files, context.controller.deployment)
         listed = options.home.path / "files" / "in-bucket"
         context.bucket_files = BucketFiles(place, listed, context.files.upload)
-        context.log_archive = LogArchive(context.logs, place, context.controller.states)
+        lost = options.home.path / LOGS_LOST
+        context.log_archive = LogArchive(context.logs, place, context.controller.states, lost=lost)
 
 
 def make_providers(options: Options) -> dict[str, Provider]:

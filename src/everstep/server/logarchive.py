@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
+from everstep.model.errors import EverstepError
 from everstep.model.ids import JobId
 from everstep.model.job import JobState
 from everstep.ports import BlobMissing
@@ -28,6 +29,7 @@ IDLE_S = 60.0
 """The last segment of a log that is over goes when no byte came for so long: machines send what they have left."""
 _PATIENCE_S = 120.0
 _REMEMBERED = 4
+_PREFIX = "logs/"
 
 
 class LogArchive:
@@ -37,22 +39,44 @@ class LogArchive:
         book: what is here.
         place: what is there.
         states: all jobs, to know which logs are over; one that is not among them is.
+        lost: a file that is there while nobody knows what is in the bucket: the book is a new one (a backup has none).
     """
 
-    def __init__(self, book: LogBook, place: Place, states: Mapping[JobId, JobState]) -> None:
+    def __init__(
+        self, book: LogBook, place: Place, states: Mapping[JobId, JobState], *, lost: Path | None = None
+    ) -> None:
         self._book = book
         self._place = place
         self._states = states
+        self._lost = lost
         self._remembered: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
     async def run(self) -> None:
         """Sends what may go, again and again, until cancelled. Failures are told, not raised."""
         while True:
-            await asyncio.sleep(EVERY_S)
             try:
+                await self.adopt()
                 await self.send()
             except (BucketTrouble, BucketRefuses, TimeoutError) as error:
                 log.warning("logs stay here for now: %s", str(error) or f"{self._place.bucket.url} gives no answer")
+            await asyncio.sleep(EVERY_S)
+
+    async def adopt(self) -> None:
+        """Looks what is in the bucket, if that is not known. Raises BucketTrouble, BucketRefuses."""
+        if self._lost is None or not self._lost.exists():
+            return
+        found: dict[str, list[Segment]] = {}
+        for info in await self._place.listed(_PREFIX):
+            name, _, start = info.key.removeprefix(_PREFIX).removesuffix(".log").rpartition("/")
+            if start.isdigit():
+                found.setdefault(name, []).append(Segment(int(start), info.size))
+        for name, segments in found.items():
+            try:
+                self._book.adopt(name, segments)
+            except (EverstepError, ValueError, OSError) as error:
+                log.warning("%s%s is left out: %s", _PREFIX, name, error)
+            await asyncio.sleep(0)
+        self._lost.unlink(missing_ok=True)
 
     async def send(self, *, idle_s: float = IDLE_S) -> None:
         """Sends what may go. Raises BucketTrouble, BucketRefuses, TimeoutError; what is not sent stays as it is."""
@@ -132,4 +156,4 @@ class LogArchive:
         return known
 
     def _name(self, job: JobId, key: LogKey, segment: Segment) -> str:
-        return f"logs/{self._book.name(job, key)}/{segment.start:015d}.log"
+        return f"{_PREFIX}{self._book.name(job, key)}/{segment.start:015d}.log"

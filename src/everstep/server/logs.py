@@ -197,6 +197,26 @@ class LogBook:
             log.starts.remove(segment.start)
             log.size -= segment.size
 
+    def adopt(self, name: str, segments: Sequence[Segment]) -> None:
+        """What is known to be elsewhere of the log that ``name`` names, in order, where nothing of it is here.
+
+        Which marks were in it is not known.
+
+        Raises:
+            BadInput, ValueError: no log is called so.
+        """
+        job, attempt, instance, rank = name.split("/")
+        key = LogKey(int(attempt), InstanceId(unquote(instance)), rank)
+        if not _RANK.fullmatch(rank):
+            raise ValueError(f"no rank is called {rank[:80]}")
+        log = self._logs(JobId(unquote(job))).setdefault(key, _Log(self._path(JobId(unquote(job)), key)))
+        for segment in segments:
+            if not log.starts and segment.start >= log.end:
+                log.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _leave_behind(log.folder, segment, ())
+                log.away.append(segment)
+                log.end = log.searched = segment.end
+
     def is_empty(self, job: JobId) -> bool:
         """Whether no byte of the job's logs is here."""
         return not any(log.size for log in self._logs(job).values())
