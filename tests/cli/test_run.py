@@ -167,7 +167,9 @@ def test_a_task_that_nothing_on_sale_fits_is_refused(
     text = "nothing on sale has H100:8; the nearest is m1 (V100:1, 8 CPUs, 61 GiB); on sale from local: m1 (V100:1)"
     monkeypatch.setattr(client, "plan", lambda task: replace(PLAN, offers=(), choice={}, wait="w", unsold=text))
     done = cli("run", "task.yaml", *words)
-    assert (done.code, done.err) == (2, f"task.yaml: resources: {text}\n")
+    warning, refusal = done.err.splitlines()
+    assert warning.startswith("warning: task.yaml:4: resources.image_id: ")
+    assert (done.code, refusal) == (2, f"task.yaml: resources: {text}")
     assert client.calls == []
 
 

@@ -323,6 +323,7 @@ MALFORMED: list[Any] = [
     "not a message",
     None,
     {"seq": 2, "kind": h.MSG_HEARTBEAT, "attempt": "first"},
+    {"seq": 2, "kind": h.MSG_HEARTBEAT, "warnings": 7},
     {"seq": 2, "kind": h.MSG_SAVED, "attempt": 1},
     {"seq": 2, "kind": h.MSG_SAVED, "attempt": 1, "step": "x"},
     {"seq": 2, "kind": h.MSG_SAVED, "attempt": 1, "step": float("inf")},
@@ -363,8 +364,10 @@ def test_metrics_may_be_no_numbers_since_no_journal_holds_them() -> None:
 
 def test_heartbeats_and_progress_are_telemetry_and_only_the_first_and_the_first_move_are_journalled() -> None:
     async def main(c: Counter) -> None:
-        await c.desk.report(ME, [{"seq": 1, "kind": h.MSG_HEARTBEAT, "attempt": 1, "ranks_alive": 2}])
+        beat = {"seq": 1, "kind": h.MSG_HEARTBEAT, "attempt": 1, "ranks_alive": 2, "warnings": ["the disk is full"]}
+        await c.desk.report(ME, [beat])
         assert c.telemetry.observed[ME].ranks_alive == 2
+        assert c.telemetry.observed[ME].warnings == ["the disk is full"]
         for n in range(2, 6):
             told = {"kind": h.MSG_PROGRESS, "attempt": 1, "step": n, "total": 9, "metrics": {"loss": 1 / n}}
             await c.desk.report(ME, [{"seq": n, **told}])

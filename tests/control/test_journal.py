@@ -329,6 +329,8 @@ def test_a_server_away_for_a_moment_changes_nothing_of_the_outcome(at: float, ho
 def test_an_ended_job_that_was_put_away_is_retried_over_a_restart() -> None:
     async def main(site: Site) -> None:
         await site.start()
+        await site.until(lambda: site.state().phase is JobPhase.RUNNING)
+        await site.controller.ask(JOB, CancelRequested("user"))
         await site.until(lambda: site.controller.book.is_put_away(JOB))
         await site.restart()
         assert site.controller.book.is_put_away(JOB)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everstep.brain.plan import Heard
-from everstep.control.telemetry import Telemetry
+from everstep.control.telemetry import MOST_WARNINGS, Telemetry
 from everstep.model.ids import InstanceId
 
 ME = InstanceId("i-1")
@@ -56,3 +56,13 @@ def test_a_machine_that_is_forgotten_is_heard_no_more() -> None:
     assert (heard, t.observed) == ({}, {})
     t.alive(ME, attempt=1, ranks_alive=1)
     assert heard == {}
+
+
+def test_warnings_are_kept_once_each_and_not_without_end() -> None:
+    t = Telemetry({})
+    t.word(ME, 1.0)
+    for _ in range(2):
+        t.alive(ME, attempt=1, ranks_alive=1, warnings=["the disk is full", "a folder was left out"])
+    t.alive(ME, attempt=1, ranks_alive=1, warnings=[f"message {number} refused" for number in range(100)])
+    assert t.observed[ME].warnings[:3] == ["the disk is full", "a folder was left out", "message 0 refused"]
+    assert len(t.observed[ME].warnings) == MOST_WARNINGS

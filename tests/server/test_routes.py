@@ -237,9 +237,11 @@ async def test_the_detail_shows_attempts_machines_and_live_progress(rig: Rig) ->
         )
     )
     rig.controller.telemetry["i-1"] = fakes.Telemetry(1234.0, attempt=1, step=9, total=50, metrics={"loss": 0.5})  # type: ignore[index]
+    rig.controller.telemetry["i-1"].warnings.append("the disk is full")  # type: ignore[index]
     async with rig.client() as client:
         detail = (await client.get("/api/v1/jobs/j-1")).json()
     assert (detail["step"], detail["total"], detail["metrics"]) == (9, 50, {"loss": 0.5})
+    assert detail["warnings"] == ["i-1: the disk is full"]
     assert detail["instances"] == {"alive": 2, "ready": 1}
     assert (detail["market"], detail["price_usd_per_h"]) == ("spot", 2.0)
     assert [m["last_heard"] for m in detail["machines"]] == [1234.0, None]

@@ -64,6 +64,7 @@ ALL = "on sale from local:"
             task(places=(("locall", "", ""),)),
             "nothing is on sale in locall; the nearest is local; on sale in local/box/box-a",
         ),
+        (task(places=(("azurre", "", ""),)), "nothing is on sale in azurre; on sale in local/box/box-a"),
         (task(accelerators=(AcceleratorWish("v100", 8),)), ""),
         (task(), ""),
     ],

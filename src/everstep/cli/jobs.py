@@ -118,6 +118,7 @@ def _summary(detail: JobDetail) -> None:
             ("alarm", detail.alarm),
             ("step", wording.progress(detail)),
             ("metrics", "  ".join(f"{name} {value:.4g}" for name, value in detail.metrics.items())),
+            *(("warning", text) for text in detail.warnings),
             ("cost", f"{wording.money(detail.cost_usd)} so far, {wording.price(detail.price_usd_per_h)} now"),
             ("survived", _survived(detail)),
             ("exit code", "" if detail.exit_code is None else str(detail.exit_code)),

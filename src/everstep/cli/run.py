@@ -122,6 +122,8 @@ def _show(loaded: LoadedTask, output: Output) -> None:
 def _sold(loaded: LoadedTask, plan: PlanView) -> PlanView:
     """The plan; a task that nothing on sale fits would wait for ever, and is refused."""
     if plan.unsold:
+        for warning in loaded.warnings:  # such as one about the name of a provider
+            _say(f"warning: {warning}")
         raise BadInput(Problem(loaded.source, "resources", plan.unsold))
     return plan
 

@@ -182,7 +182,8 @@ class CheckpointView:
 class JobDetail(JobView):
     """Everything about a job that is not a stream.
 
-    ``task`` is the task as submitted; it names secrets, it holds none.
+    ``task`` is the task as submitted; it names secrets, it holds none. ``warnings`` are those of agents of machines
+    that are there, and are gone with them.
     """
 
     attempts: tuple[AttemptView, ...] = ()
@@ -190,6 +191,7 @@ class JobDetail(JobView):
     volumes: tuple[VolumeView, ...] = ()
     saves: tuple[CheckpointView, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     keep_until: float | None = None
     user_failures: int = 0
     task: dict[str, Any] = field(default_factory=dict)

@@ -61,6 +61,7 @@ class _Standing:
 
 
 _NONE = _Standing(0, b"")
+_WARNING_CHARS = 500
 _SIGNS_OF_LIFE = (h.MSG_HEARTBEAT, h.MSG_PROGRESS)
 
 
@@ -299,9 +300,10 @@ class AgentDesk:
         try:
             attempt = None if message.get("attempt") is None else int(message["attempt"])
             ranks_alive = int(message.get("ranks_alive") or 0)
+            warnings = [str(text)[:_WARNING_CHARS] for text in message.get("warnings") or ()]
         except (TypeError, ValueError, OverflowError) as error:
             raise BadInput(Problem("report", "heartbeat", f"malformed message: {error!r}")) from error
-        self._telemetry.alive(instance, attempt=attempt, ranks_alive=ranks_alive)
+        self._telemetry.alive(instance, attempt=attempt, ranks_alive=ranks_alive, warnings=warnings)
         if attempt is not None and attempt > self._inbox.newest_attempt(job):
             # Only a journal that was put back to an earlier hour can know less than an agent.
             text = f"machine {instance} runs attempt {attempt}, which this journal knows nothing of"

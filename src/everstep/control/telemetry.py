@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from everstep.brain.plan import Heard
 from everstep.model.ids import InstanceId
+
+MOST_WARNINGS = 20
 
 
 @dataclass(slots=True)
@@ -23,6 +26,8 @@ class Observed:
     """First step told in this attempt; None again once a later one was told. The first may be where it started from."""
     restarted: bool = False
     """Not heard since the server started: judged only after a full lease."""
+    warnings: list[str] = field(default_factory=list)
+    """What its agent warned of, each once, the oldest first; not more than `MOST_WARNINGS`."""
 
 
 class Telemetry:
@@ -61,12 +66,17 @@ class Telemetry:
         self._heard[instance] = Heard(now, step, now, seen.total)
         return news
 
-    def alive(self, instance: InstanceId, *, attempt: int | None, ranks_alive: int) -> None:
+    def alive(
+        self, instance: InstanceId, *, attempt: int | None, ranks_alive: int, warnings: Sequence[str] = ()
+    ) -> None:
         """Takes in a heartbeat. Steps of an older attempt say nothing about the one that runs now."""
         seen = self.observed.get(instance)
         if seen is None:
             return
         seen.ranks_alive = ranks_alive
+        for text in warnings:
+            if text not in seen.warnings and len(seen.warnings) < MOST_WARNINGS:
+                seen.warnings.append(text)
         if attempt is not None and attempt != seen.attempt:
             seen.attempt, seen.step, seen.step_at, seen.metrics, seen.first_step = attempt, None, None, {}, None
             self._heard[instance] = Heard(seen.last_heard, None, None, seen.total)

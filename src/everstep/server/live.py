@@ -45,6 +45,11 @@ class Seen(Protocol):
         """Whatever numbers the script reports."""
         ...
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What its agent warned of, each once."""
+        ...
+
 
 class LiveController(Protocol):
     """The controller, as far as the API needs it."""

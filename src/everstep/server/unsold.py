@@ -54,11 +54,9 @@ def _no_place(need: MachineRequirement, offers: Sequence[Offer]) -> str:
     wanted = ["/".join(part or "*" for part in place).removesuffix("/*").removesuffix("/*") for place in need.places]
     here = sorted({f"{o.provider}/{o.region}/{o.zone}" for o in offers})
     names = {*here, *(o.provider for o in offers), *(f"{o.provider}/{o.region}" for o in offers)}
-    near = next((found for place in wanted if (found := closest(place, names))), here[0])
+    near = next((f"the nearest is {found}; " for place in wanted if (found := closest(place, names))), "")
     more = f" and {len(here) - _SHOWN} more (everstep offers)" if len(here) > _SHOWN else ""
-    return (
-        f"nothing is on sale in {_either(wanted)}; the nearest is {near}; on sale in {', '.join(here[:_SHOWN])}{more}"
-    )
+    return f"nothing is on sale in {_either(wanted)}; {near}on sale in {', '.join(here[:_SHOWN])}{more}"
 
 
 def _wish(need: MachineRequirement) -> str:

@@ -110,6 +110,7 @@ class Views:
             ),
             saves=checkpoints(state),
             metrics=dict(newest.metrics) if newest is not None else {},
+            warnings=self._warnings(state),
             keep_until=state.keep_until,
             user_failures=state.user_failures,
             task=to_dict(state.task),
@@ -159,6 +160,12 @@ class Views:
             "preemptions": sums.preemptions,
             "recoveries": sums.recoveries,
         }
+
+    def _warnings(self, state: JobState) -> tuple[str, ...]:
+        """What agents of machines that are there warn of, each with its machine."""
+        machines = [i.instance for i in state.instances.values() if i.alive and i.instance is not None]
+        seen = [(machine, self._controller.observed(machine)) for machine in machines]
+        return tuple(f"{machine}: {text}" for machine, s in seen if s is not None for text in s.warnings)
 
     def _newest(self, state: JobState) -> Seen | None:
         """The telemetry that is furthest on in the current attempt."""
