@@ -27,6 +27,7 @@ import pytest
 from everstep.cli.local import box_of
 from everstep.client import launcher
 from everstep.client.api import Client
+from everstep.client.bringing import bring
 from everstep.client.home import Home, NoServer
 from everstep.client.results import EventView, JobDetail
 from everstep.client.taskfile import load_task
@@ -143,7 +144,7 @@ class Rig:
     def submit(self, run: str, *, secrets: Mapping[str, str] | None = None, **keys: Any) -> str:
         """Submits a task; ``keys`` are those of the task file, ``run`` its script."""
         document: dict[str, Any] = {"name": "e2e", "resources": {}, **keys, "run": run}
-        loaded = load_task("e2e.yaml", text=json.dumps(document), secrets=secrets, cwd=self.folder)
+        loaded = bring(self.client, load_task("e2e.yaml", text=json.dumps(document), secrets=secrets, cwd=self.folder))
         job = self.client.submit(loaded.task, secrets=loaded.secrets)
         self.jobs.append(job)
         return job

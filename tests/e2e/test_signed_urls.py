@@ -1,4 +1,4 @@
-"""A gang on a cloud whose checkpoints move between its nodes and a bucket, of which no node has a key."""
+"""A gang on a cloud whose files move between its nodes and a bucket, of which no node has a key."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("e2e-ec
 
 BUCKET = "of-the-server"
 STEPS = 60
+CONTENT = bytes(range(256)) * 1000
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def s3() -> Iterator[StrictS3]:
 @pytest.fixture
 def rig(tmp_path: Path, s3: StrictS3, take_in: Callable[[Ec2Rig], Ec2Rig]) -> Ec2Rig:
     buckets = {f"s3://{BUCKET}": {"endpoint": s3.url, "region": "us-east-1"}}
-    made = take_in(Ec2Rig(tmp_path / "rig", buckets=buckets))
+    made = take_in(Ec2Rig(tmp_path / "rig", buckets=buckets, files=f"s3://{BUCKET}/files"))
     made.start()
     return made
 
@@ -37,10 +38,14 @@ def rig(tmp_path: Path, s3: StrictS3, take_in: Callable[[Ec2Rig], Ec2Rig]) -> Ec
 @pytest.mark.expensive(family="clouds end to end")
 def test_a_gang_comes_back_in_another_zone_from_a_bucket_that_no_node_has_a_key_of(rig: Ec2Rig, s3: StrictS3) -> None:
     watchman = Watchman()
+    brought = rig.folder / "brought"
+    brought.mkdir()
+    (brought / "data.bin").write_bytes(CONTENT)
     job = rig.trainer(
         nodes=2,
         options=f"--steps {STEPS} --step-s 0.05 --until-attempt 2",
         checkpoint={"every": "1s", "mirror": f"s3://{BUCKET}/run"},
+        workdir=str(brought),
     )
     rig.wait_saved(job, 1)
     members = rig.members(job)
@@ -62,14 +67,19 @@ def test_a_gang_comes_back_in_another_zone_from_a_bucket_that_no_node_has_a_key_
     assert str(detail.attempts[1].base).startswith("1:")
     assert rig.digest_file.read_text() == rig.undisturbed(nodes=2, steps=STEPS)
     # What went which way: bytes by URLs of this job's place, and what must happen only once through the server.
+    rig.wait_for(lambda: rig.client.outputs(job), "output that came home")
     moved = s3.seen()
-    by_url = {path for _, path, how in moved if how == "url"}
-    assert by_url
-    assert all(path.startswith(f"/{BUCKET}/run/{job}/") for path in by_url)
-    assert any(path.endswith("shard-00001.pt") for path in by_url)
+    run = f"/{BUCKET}/run/{job}/"
+    assert any(path.startswith(run) and path.endswith("shard-00001.pt") for _, path, how in moved if how == "url")
+    (folder,) = {path for method, path, how in moved if how == "url" and method == "GET" and "/uploads/" in path}
+    others = {path for _, path, how in moved if how == "url" and path != folder and not path.startswith(run)}
+    outputs = folder[: folder.index("/uploads/")] + f"/outputs/{job}/"
+    assert others
+    assert all(path.startswith(outputs) for path in others)
     written = {path for method, path, how in moved if method == "PUT" and how == "header" and path.count("/") > 2}
-    records = {f"/{BUCKET}/run/{job}/attempts/00000{number}.json" for number in (1, 2)}
-    assert {path for path in written if "probe" not in path} == records
+    written = {path for path in written if "/logs/" not in path}  # they go when it suits the server
+    records = {f"{run}attempts/00000{number}.json" for number in (1, 2)}
+    assert {path for path in written if "probe" not in path} == {*records, folder}
     # Where the keys are, and where a URL is: nowhere but in memory.
     assert during == {SECRET: set(), "X-Amz-Signature": set()}
     assert holders(rig.folder, SECRET) == holders(rig.folder, "X-Amz-Signature") == set()

@@ -72,12 +72,18 @@ async def test_what_comes_back_is_the_same_server(server: Server, url: str, tmp_
     digest = hashlib.sha256(archive).hexdigest()
     upload = Path("files", "uploads", f"{digest}.tar.gz")
     (server.home.path / upload).write_bytes(archive)
+    listed = Path("files", "in-bucket", "j-1.jsonl")
+    (server.home.path / listed).parent.mkdir()
+    (server.home.path / listed).write_text("outputs")
     await server.write("first")
     assert await server.backups(url).make()
     await server.store.close()
     back = Home(tmp_path / "back")
     about = await backup.restore(back, url)
     assert about == {"deployment": server.deployment, "seq": 1, "at": 1_900_000_000.0}
+    assert (back.path / listed).read_text() == "outputs"
+    assert (back.path / backup.LOGS_LOST).exists()
+    assert not (server.home.path / backup.LOGS_LOST).exists()
     assert await texts(back) == ["first"]
     assert (back.path / upload).read_bytes() == archive
     for name in ("token", "agents.key", "deployment", "tls/key.pem", "tls/certificate.pem"):

@@ -146,6 +146,16 @@ def test_buckets_need_no_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_a_place_for_files_outside_of_the_buckets_is_one_clear_line(home: Home) -> None:
+    home.path.mkdir(parents=True)
+    home.config_file.write_text("buckets:\n  s3://a:\nfiles: s3://b/c\n")
+    refused = serve(home)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "files: 's3://b/c' is in none of the 'buckets'" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.e2e
 def test_one_life_of_a_server(home: Home) -> None:
     info = launcher.start_background(home)
     assert launcher.start_background(home) == info

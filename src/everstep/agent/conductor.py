@@ -283,9 +283,7 @@ class Conductor:
         paths = paths or [("checkpoints", environment.checkpoint_dir(node, orders))]
 
         def store() -> None:
-            session = self._context.new_session()
-            stored = outputs.store(session, paths, stopping=lambda: self._leaving is not None)
-            session.close()
+            stored = outputs.store(self._context.new_session, paths, stopping=lambda: self._leaving is not None)
             self._context.outbox.put(hs.MSG_OUTPUTS_STORED, files=stored.files, bytes=stored.bytes, error=stored.error)
             self._context.mailbox.post(self._on_released)
 

@@ -150,6 +150,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
             ("jobs", ", ".join(f"{count} {phase}" for phase, count in health.jobs.items()) or "none"),
             ("providers", ", ".join(providers)),
             ("backup", health.backup),
+            ("files", health.files),
         ]
     )
 

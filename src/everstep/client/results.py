@@ -24,7 +24,8 @@ class Health:
     """The server about itself.
 
     ``jobs`` counts live jobs by phase, and those ``ended``; ``handshake`` is ``[oldest, newest]`` it speaks; ``backup``
-    says when the last backup was made and what is wrong with them, empty if none are.
+    says when the last backup was made and what is wrong with them, empty if none are; ``files`` where folders, outputs
+    and logs go and what is wrong there, empty if they stay with the server.
     """
 
     version: str
@@ -36,6 +37,7 @@ class Health:
     providers: tuple[ProviderHealth, ...] = ()
     handshake: tuple[int, ...] = ()
     backup: str = ""
+    files: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,6 +164,8 @@ class Wire:
         try:
             while piece := response.read(_PIECE):
                 yield piece
+            if response.length:  # to end early is no error for `read`
+                raise http.client.IncompleteRead(b"", response.length)
         except (OSError, http.client.HTTPException) as error:
             raise NoServer(f"the server at {self.url} broke off ({_words(error)})") from None
         finally:

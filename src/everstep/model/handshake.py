@@ -65,6 +65,17 @@ the bucket. Keys are relative to the job's own place there (``SPEC_CHECKPOINT_MI
 a socket of its own (``ENV_OBJECTS``), for the ranks: they never see the credential.
 """
 
+PATH_FILES = "/agent/v1/files/"
+"""POST ``folder`` or ``output``: files that move between the machine and a bucket of the server's, by URLs that it
+signs. They are good for minutes; whoever comes late asks again.
+
+* ``folder``: ``{"sha256": text}``. Answer: ``{"by_url": true, "url": text, "bytes": n}``.
+* ``output``: ``{"path": text, "bytes": n, "sha256": text}``. Answer: ``{"by_url": true, "puts": [{"url": text,
+  "start": n, "bytes": n}, ...]}``: store these stretches of the file and ask again. None: all of it is there, and kept.
+
+``{"by_url": false}``, and 404 of a server that is older: ask ``PATH_WORKDIR``, or ``PATH_OUTPUTS``.
+"""
+
 PATH_AGENT = "/agent/v1/agent/"
 """GET ``<sha256>.pyz``, without a credential: the agent itself, named by its digest."""
 

@@ -167,3 +167,8 @@ class Task:
     objective: Objective = Objective()
     labels: dict[str, str] = field(default_factory=dict)
     stop_grace_s: float = 30.0
+
+    @property
+    def archives(self) -> frozenset[str]:
+        """The sha256 of every uploaded folder that its machines need."""
+        return frozenset(filter(None, (self.workdir_digest, *(mount.digest for mount in self.mounts))))

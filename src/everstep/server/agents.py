@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import json
 import logging
@@ -22,6 +23,8 @@ from starlette.types import Message, Receive, Scope, Send
 from everstep.model import handshake as hs
 from everstep.model.errors import BadInput, EverstepError, NotAuthorized, NotFound, Problem
 from everstep.model.ids import InstanceId, JobId
+from everstep.model.job import InstanceState, JobState
+from everstep.server.bucketfiles import Listed
 from everstep.server.buckets import MOST_KEYS, OBJECT_BYTES
 from everstep.server.connections import WHEN_GONE
 from everstep.server.context import Context
@@ -38,6 +41,7 @@ JOIN_BYTES = 64 << 10
 LONGEST_WAIT_S = 60.0
 _SEND_BYTES = 1 << 18
 _JSON = (b"content-type", b"application/json")
+_NOT_BY_URL = {"by_url": False}
 _NO_LIST = Problem("", "messages", "expected a list of objects")
 _parse = json.JSONDecoder().decode
 _text_of = json.JSONEncoder(separators=(",", ":")).encode
@@ -70,6 +74,8 @@ class AgentApp:
                 status, body = await handler(scope, receive)
             elif method == "POST" and path.startswith(hs.PATH_OBJECTS):
                 status, body = await self._objects(scope, receive)
+            elif method == "POST" and path.startswith(hs.PATH_FILES):
+                status, body = await self._files(scope, receive)
             elif method == "PUT" and path.startswith(hs.PATH_OUTPUTS):
                 status, body = await self._output(scope, receive)
             elif method == "GET" and path.startswith(hs.PATH_WORKDIR):
@@ -133,14 +139,40 @@ class AgentApp:
     async def _output(self, scope: Scope, receive: Receive) -> Reply:
         instance = self._instance(scope)
         state, machine = self._context.whose(instance)
-        # A place of its own for each slot: nodes often write files of the same name.
-        name = scope["path"].removeprefix(hs.PATH_OUTPUTS)
-        if not name.strip("/."):
-            raise BadInput(Problem("", "path", f"'{name}' names no file"))
-        path = f"node-{machine.slot.index}/{name}"
+        path = _output_path(machine, scope["path"].removeprefix(hs.PATH_OUTPUTS))
         digest = _header(scope, b"x-everstep-sha256")
         found = await self._context.files.store_output(_pieces(receive), job=state.id, path=path, digest=digest)
+        if self._context.bucket_files is not None:
+            await asyncio.to_thread(self._context.bucket_files.drop, state.id, path)
         return 200, _encode({"sha256": found})
+
+    async def _files(self, scope: Scope, receive: Receive) -> Reply:
+        job, instance = self._context.desk.bearer(_bearer(scope))
+        what = scope["path"].removeprefix(hs.PATH_FILES)
+        asked = _object(await _body(scope, receive, JOIN_BYTES, "the question"))
+        if what not in ("folder", "output"):
+            raise NotFound(f"nobody can ask for files by {what[:40]}")
+        digest = asked.get("sha256")
+        if not isinstance(digest, str):
+            raise BadInput(Problem("", "sha256", "expected a text"))
+        bucket = self._context.bucket_files
+        # Who is gone may bring home what it has, but gets nothing that would be good for minutes.
+        if bucket is None or self._context.controller.job_of(instance) != job:
+            return 200, _encode(_NOT_BY_URL)
+        state, machine = self._context.whose(instance)
+        if what == "folder":
+            _check_named(state, digest)
+            found = await bucket.folder(digest)
+            return 200, _encode(_NOT_BY_URL if found is None else {"by_url": True, "url": found[0], "bytes": found[1]})
+        name, size = asked.get("path"), asked.get("bytes")
+        if not isinstance(name, str) or not isinstance(size, int) or isinstance(size, bool):
+            raise BadInput(Problem("", "path", "expected a text, and bytes as a whole number"))
+        path = _output_path(machine, name)
+        puts = await bucket.output(state.id, instance, Listed(path, size, digest, ""))
+        if puts is not None and not puts:
+            await asyncio.to_thread(self._context.files.drop_output, state.id, path)
+        told = _NOT_BY_URL if puts is None else {"by_url": True, "puts": [dataclasses.asdict(put) for put in puts]}
+        return 200, _encode(told)
 
     async def _objects(self, scope: Scope, receive: Receive) -> Reply:
         job, instance = self._context.desk.bearer(_bearer(scope))
@@ -166,9 +198,7 @@ class AgentApp:
     def _workdir(self, scope: Scope) -> Path:
         state, _ = self._context.whose(self._instance(scope))
         digest = scope["path"].removeprefix(hs.PATH_WORKDIR)
-        # A machine may have what its own job names, not what others uploaded.
-        if digest not in {state.task.workdir_digest, *(mount.digest for mount in state.task.mounts)} or not digest:
-            raise NotFound(f"job {state.id} names no archive {digest[:80]}")
+        _check_named(state, digest)
         path = self._context.files.upload(digest)
         if path is None:
             raise NotFound(f"the archive {digest} is not held any more; submit the job again")
@@ -227,6 +257,19 @@ class Reports:
             state, _ = self._context.whose(instance)
             exec_id = message.get("id", "")
             self._context.execs.ended(state.id, str(exec_id), instance, int(message.get("rc", 0)))
+
+
+def _check_named(state: JobState, digest: str) -> None:
+    """Raises NotFound: a machine may have what its own job names, not what others uploaded."""
+    if digest not in state.task.archives:
+        raise NotFound(f"job {state.id} names no archive {digest[:80]}")
+
+
+def _output_path(machine: InstanceState, name: str) -> str:
+    """A place of its own for each slot: nodes often write files of the same name."""
+    if not name.strip("/."):
+        raise BadInput(Problem("", "path", f"'{name}' names no file"))
+    return f"node-{machine.slot.index}/{name}"
 
 
 def _refusal(error: Exception) -> Reply:

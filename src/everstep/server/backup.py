@@ -3,7 +3,8 @@
 With both a server that lost its disk comes back elsewhere: it knows its jobs, its tags are found on their machines, and
 the machines know its certificate and its key. Below the URL:
 
-    DEPLOYMENT/00000042.tar.gz      the journal as of one moment, the keys, the token, the configuration
+    DEPLOYMENT/00000042.tar.gz      the journal as of one moment, the keys, the token, the configuration, the lists of
+                                    outputs that are in a bucket
     DEPLOYMENT/uploads/SHA256.tar.gz    the folders that jobs brought along
 
 Numbers grow by one, whatever the clock says. Values of secrets, logs and outputs stay on the server's own disk.
@@ -18,6 +19,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -48,6 +50,10 @@ _IDENTITY = (
     "tls/certificate.pem",
     "tls/key.pem",
 )
+LOGS_LOST = "logs.lost"
+"""A file beside the journal: which logs are in a bucket is not known any more."""
+_LISTS = "files/in-bucket"
+_LIST = re.compile(rf"{_LISTS}/[^/]+\.jsonl")
 _FORMAT = 1
 _COPYING = ".backup-"
 _BEYOND = 100
@@ -160,7 +166,7 @@ class Backups:
         held = io.BytesIO()
         digests = {}
         with tarfile.open(fileobj=held, mode="w:gz", compresslevel=3) as archive:
-            for name in (_JOURNAL, *_IDENTITY):
+            for name in (_JOURNAL, *_IDENTITY, *_lists(self._home)):
                 path = copy if name == _JOURNAL else self._home.path / name
                 if path.is_file():
                     archive.add(path, arcname=name)
@@ -226,7 +232,8 @@ def _unpack(home: Home, data: bytes) -> Mapping[str, object]:
         read: dict[str, bytes] = {}
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
             for member in archive:
-                if member.name in (_JOURNAL, _ABOUT, *_IDENTITY) and member.isfile():
+                known = member.name in (_JOURNAL, _ABOUT, *_IDENTITY) or _LIST.fullmatch(member.name)
+                if known and member.isfile():
                     file = archive.extractfile(member)
                     assert file is not None
                     read[member.name] = file.read()
@@ -244,6 +251,7 @@ def _unpack(home: Home, data: bytes) -> Mapping[str, object]:
             write_private(home.path / name, text.decode())
         # Beyond every line that the lost journal may have had: what those gave out is not given out again.
         write_private(home.path / "journal.high", f"{int(about['seq']) + _BEYOND}\n")
+        write_private(home.path / LOGS_LOST, "")
         # The journal last: a folder with a journal is whole.
         sqlite.restore(journal, home.journal_file)
     return {key: about[key] for key in ("deployment", "seq", "at")}
@@ -270,6 +278,11 @@ def _opened(url: str) -> Blobs:
 
 def _uploads(home: Home) -> Path:
     return home.path / "files" / "uploads"
+
+
+def _lists(home: Home) -> list[str]:
+    """The lists of outputs that are in a bucket."""
+    return sorted(f"{_LISTS}/{path.name}" for path in (home.path / _LISTS).glob("*.jsonl"))
 
 
 def _numbered(keys: Iterable[str]) -> list[tuple[int, str]]:

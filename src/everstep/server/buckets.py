@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from everstep.blobs import UnsafeBlobs, open_blobs, probe_if_absent
@@ -18,7 +18,7 @@ from everstep.blobs.keys import check_key, check_prefix
 from everstep.brain.lifecycle.orders import mirror_place
 from everstep.model.errors import BadInput, EverstepError, NotFound, Problem
 from everstep.model.job import JobState
-from everstep.ports import BlobExists, Blobs, BlobsRefuse
+from everstep.ports import BlobExists, BlobInfo, BlobMissing, Blobs, BlobsRefuse
 from everstep.server.problems import Refused
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ class Bucket:
     def __init__(self, url: str, blobs: Blobs) -> None:
         self.url = url
         self.blobs = blobs
+        self.trouble = ""
+        """What it said last, if that was no; for people."""
         self._trusted = False
         self._probing = asyncio.Lock()
 
@@ -87,6 +89,21 @@ class Buckets:
         self._life_s = life_s
         # A folder of a bucket before the bucket itself.
         self._buckets = [_opened(url, given[url]) for url in sorted(given, key=len, reverse=True)]
+        self._reserved = ""
+
+    def reserve(self, url: str, name: str) -> Place:
+        """The folder ``name`` below ``url``, for the server itself: no job's mirror may lie there.
+
+        Raises:
+            BadInput: ``url`` is not in one of these buckets.
+        """
+        place = url.rstrip("/")
+        for bucket in self._buckets if _plain(place) else ():
+            if f"{place}/".startswith(f"{bucket.url}/"):
+                self._reserved = f"{place}/{name}"
+                return Place(bucket, self._reserved.removeprefix(f"{bucket.url}/"), self._life_s)
+        fix = "write s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and name the bucket under 'buckets'"
+        raise BadInput(Problem("config.yaml", "files", f"'{url}' is in none of the 'buckets'", fix))
 
     def place(self, state: JobState) -> Place:
         """Where the mirror of a job is.
@@ -97,7 +114,8 @@ class Buckets:
         url = mirror_place(state)
         if not url:
             raise NotFound(f"job {state.id} has no checkpoint.mirror")
-        if _plain(url):
+        taken = self._reserved and f"{url}/".startswith(f"{self._reserved}/")
+        if _plain(url) and not taken:
             for bucket in self._buckets:
                 if url.startswith(f"{bucket.url}/"):
                     return Place(bucket, url.removeprefix(f"{bucket.url}/"), self._life_s)
@@ -122,28 +140,40 @@ class Place:
         """URLs with which anyone may ``GET`` or ``PUT`` these objects for ``life_s`` seconds."""
         if method not in ("GET", "PUT"):
             raise BadInput(Problem("", "method", "expected GET or PUT"))
-        wanted = [self._inside(key) for key in keys]
+        wanted = [self.key(key) for key in keys]
         calls = (self.bucket.blobs.presign(key, method=method, ttl_s=self.life_s) for key in wanted)
         return [url or "" for url in await self._asked(asyncio.gather(*calls))]
 
     async def list(self, prefix: str) -> dict[str, int]:
         """Sizes of the objects whose keys begin so."""
+        return {info.key: info.size for info in await self.listed(prefix)}
+
+    async def listed(self, prefix: str) -> Sequence[BlobInfo]:
+        """The objects whose keys begin so."""
         try:
             check_prefix(prefix)
         except ValueError as error:
             raise BadInput(Problem("", "prefix", str(error))) from None
         above = f"{self.folder}/"
         found = await self._asked(self.bucket.blobs.list(above + prefix))
-        return {info.key.removeprefix(above): info.size for info in found}
+        return [replace(info, key=info.key.removeprefix(above)) for info in found]
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Stores an object, in place of another of that key."""
+        await self._asked(self.bucket.blobs.put(self.key(key), data))
+
+    async def get(self, key: str) -> bytes:
+        """The object. Raises BlobMissing."""
+        return await self._asked(self.bucket.blobs.get(self.key(key)))
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Deletes what is there of these."""
-        wanted = [self._inside(key) for key in keys]
+        wanted = [self.key(key) for key in keys]
         await self._asked(asyncio.gather(*(self.bucket.blobs.delete(key) for key in wanted)))
 
     async def create(self, key: str, data: bytes) -> bool:
         """Stores an object unless one of that key is there; false if it was."""
-        wanted = self._inside(key)
+        wanted = self.key(key)
         await self._asked(self.bucket.trust())
         try:
             await self._asked(self.bucket.blobs.put(wanted, data, if_absent=True))
@@ -151,7 +181,8 @@ class Place:
             return False
         return True
 
-    def _inside(self, key: str) -> str:
+    def key(self, key: str) -> str:
+        """Its name in the bucket."""
         try:
             return f"{self.folder}/{check_key(key)}"
         except ValueError as error:
@@ -159,16 +190,20 @@ class Place:
 
     async def _asked(self, call: Awaitable[T]) -> T:
         try:
-            return await call
-        except (BlobExists, EverstepError) as error:
+            answer = await call
+        except (BlobExists, BlobMissing, EverstepError) as error:
             if isinstance(error, UnsafeBlobs):
                 raise BucketRefuses(self.bucket.url, error) from error
             raise
         except BlobsRefuse as error:
+            self.bucket.trouble = _words(error)
             raise BucketRefuses(self.bucket.url, error) from error
         except Exception as error:
+            self.bucket.trouble = _words(error)
             log.warning("%s: %s", self.bucket.url, _words(error))
             raise BucketTrouble(self.bucket.url, error) from error
+        self.bucket.trouble = ""
+        return answer
 
 
 def _words(error: Exception) -> str:

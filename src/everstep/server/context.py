@@ -17,11 +17,13 @@ from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import InstanceState, JobState
 from everstep.ports import Clock, Store
 from everstep.server.agentfile import AgentFiles
+from everstep.server.bucketfiles import BucketFiles
 from everstep.server.buckets import Buckets
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
 from everstep.server.live import LiveController, LiveDesk
-from everstep.server.logs import LogBook
+from everstep.server.logarchive import LogArchive
+from everstep.server.logs import LogBook, LogKey
 from everstep.server.problems import TooLarge
 from everstep.server.reach import Reach
 from everstep.server.secrets import SecretFiles
@@ -51,6 +53,8 @@ class Context:
         reach: whose machines can call this server.
         agents: what machines fetch at boot; None = nothing.
         buckets: where mirrors lie that machines reach by signed URLs.
+        bucket_files: folders and outputs that they reach by such URLs; None = all go through this server.
+        log_archive: where logs go once they do not grow any more; None = they stay here.
         providers_health: asked by ``health``.
         backup: asked by ``health``.
         on_stop: called when a user asks the server to stop.
@@ -77,6 +81,8 @@ class Context:
     reach: Reach = field(default_factory=Reach)
     agents: AgentFiles | None = None
     buckets: Buckets = field(default_factory=lambda: Buckets({}))
+    bucket_files: BucketFiles | None = None
+    log_archive: LogArchive | None = None
     providers_health: Callable[[], Awaitable[Sequence[ProviderHealth]]] = _no_providers
     backup: Callable[[], str] = lambda: ""
     on_stop: Callable[[], None] = lambda: None
@@ -92,6 +98,12 @@ class Context:
         self.logs.bells.ring_all()
         for poll in list(self.polls):
             poll.cancel()
+
+    async def read_log(self, job: JobId, key: LogKey, offset: int, limit: int) -> tuple[int, bytes]:
+        """As ``LogBook.read``, wherever the bytes are. Raises BucketTrouble, BucketRefuses."""
+        if self.log_archive is None:
+            return self.logs.read(job, key, offset, limit)
+        return await self.log_archive.read(job, key, offset, limit)
 
     def knows_token(self, given: str) -> bool:
         """Whether it is the token; takes the same time however wrong it is."""

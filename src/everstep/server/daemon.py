@@ -34,12 +34,14 @@ from everstep.ports import OfferQuery, Provider, Store
 from everstep.server import installation, listening, tls
 from everstep.server.agentfile import AgentFiles
 from everstep.server.app import make_app
-from everstep.server.backup import Backups
+from everstep.server.backup import LOGS_LOST, Backups
+from everstep.server.bucketfiles import BucketFiles
 from everstep.server.buckets import Buckets
 from everstep.server.context import Context
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
 from everstep.server.installation import Address
+from everstep.server.logarchive import LogArchive
 from everstep.server.logs import LogBook
 from everstep.server.options import Options, parse
 from everstep.server.pauses import keep_pauses_short
@@ -127,8 +129,7 @@ class Server:
         lock: IO[str],
     ) -> None:
         """Puts the parts together; nothing runs yet."""
-        home = options.home
-        self._options = options
+        self._options, home = options, options.home
         self._store, self._listener, self._lock, self._fingerprint = store, listener, lock, fingerprint
         clock = SystemClock()
         self._stopping = asyncio.Event()
@@ -173,6 +174,7 @@ class Server:
             reach=Reach.of(found, options.advertise or self.url),
             on_stop=self._stopping.set,
         )
+        _use_bucket(options, self.context)
         self._backups = self._make_backups(store)
         self._names = tuple(found)
         installation.keep_address(home, Address(options.host, port, options.own_tls, options.advertise))
@@ -192,6 +194,11 @@ class Server:
             works.append(asyncio.ensure_future(self._mind_the_folder()))
             if self._backups is not None:
                 works.append(asyncio.ensure_future(self._backups.run()))
+            if self.context.bucket_files is not None:
+                tidying = self.context.bucket_files.keep_tidy(older_than_s=_UPLOADS_KEPT_S)
+                works.append(asyncio.ensure_future(tidying))
+            if self.context.log_archive is not None:
+                works.append(asyncio.ensure_future(self.context.log_archive.run()))
             while not http.started and not works[0].done():
                 await asyncio.sleep(0.005)
             info = self._info()
@@ -257,7 +264,7 @@ class Server:
                     log.info("the secrets of job %s were deleted", job)
                 self.context.submissions.sweep(now)
                 tasks = [state.task for state in self.controller.live_states()]
-                wanted = {digest for t in tasks for digest in (t.workdir_digest, *(m.digest for m in t.mounts))}
+                wanted = {digest for task in tasks for digest in task.archives}
                 self.context.files.sweep_uploads(wanted, older_than_s=_UPLOADS_KEPT_S)
             await asyncio.sleep(_SWEEP_S)
 
@@ -275,6 +282,16 @@ class Server:
             certificate=str(self._options.tls.certificate) if self._options.tls else "",
             fingerprint=self._fingerprint,
         )
+
+
+def _use_bucket(options: Options, context: Context) -> None:
+    """For folders, outputs and logs, if there is one for them. Raises BadInput."""
+    if options.files:
+        place = context.buckets.reserve(options.files, context.controller.deployment)
+        listed = options.home.path / "files" / "in-bucket"
+        context.bucket_files = BucketFiles(place, listed, context.files.upload)
+        lost = options.home.path / LOGS_LOST
+        context.log_archive = LogArchive(context.logs, place, context.controller.states, lost=lost)
 
 
 def make_providers(options: Options) -> dict[str, Provider]:

@@ -138,13 +138,14 @@ class Files:
             raise NotFound(f"job {job} has no output '{path}'")
         return target
 
+    def drop_output(self, job: JobId, path: str) -> None:
+        """There is a newer one of that path elsewhere. Folders stay."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            self._inside(job, path).unlink()
+
     def _inside(self, job: JobId, path: str) -> Path:
-        parts = PurePosixPath(path).parts
-        bad = not parts or path.startswith("/") or "\\" in path or "\0" in path or any(part == ".." for part in parts)
-        if bad or len(path.encode()) > 4000 or any(len(part.encode()) > 255 for part in parts):
-            raise BadInput(Problem("", "path", f"'{path[:200]}' is not a path inside the outputs of a job"))
         root = self.folder_of(job)
-        target = root.joinpath(*parts)
+        target = root / checked_path(path)
         # Only we write below root and we write no links, but the owner of the disk may have put one there.
         if not target.resolve().is_relative_to(root.resolve()):
             raise BadInput(Problem("", "path", f"'{path}' leads out of the outputs of the job"))
@@ -189,6 +190,15 @@ class Files:
         return sha.hexdigest()
 
 
+def checked_path(path: str) -> str:
+    """A path below the outputs of a job in its shortest form. Raises BadInput if it is none, or leads out of them."""
+    parts = PurePosixPath(path).parts
+    bad = not parts or path.startswith("/") or "\\" in path or "\0" in path or any(part == ".." for part in parts)
+    if bad or _size(path) > 4000 or any(_size(part) > 255 for part in parts):
+        raise BadInput(Problem("", "path", f"'{path[:200]}' is not a path inside the outputs of a job"))
+    return "/".join(parts)
+
+
 async def _batches(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The same bytes in pieces worth a trip to a thread."""
     held, size = [], 0
@@ -200,6 +210,10 @@ async def _batches(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             held, size = [], 0
     if held:
         yield b"".join(held)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _create(path: Path) -> IO[bytes]:

@@ -5,14 +5,19 @@ runs before there is one) and two machines never share a file. Offsets count the
 drops old segments, so a log may begin later than at 0, but what is held of it has no hole.
 
 Logs are telemetry: they are not flushed to the platter, and the oldest are dropped when a job has more than its share.
+
+Where there is a bucket for them (``server.logarchive``), segments go there, the oldest of a log first, and leave a note
+behind: ``<start>-<bytes>.away``, with the marks that were in it. The note is there before the segment goes, so a server
+that dies in between finds both, and removes what had to go.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -44,9 +49,25 @@ class LogKey:
         return self.rank.startswith("exec-")
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a log: the offset of its first byte, and how many there are."""
+
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte behind it."""
+        return self.start + self.size
+
+
 @dataclass(slots=True)
 class _Log:
-    """What is held of one log: segments by their start; its marks, as far as it was looked through for them."""
+    """What is held of one log: segments by their start; its marks, as far as it was looked through for them.
+
+    ``away`` are those that are elsewhere; what is here comes behind them. ``size`` is what is here.
+    """
 
     folder: Path
     starts: list[int] = field(default_factory=list)
@@ -54,6 +75,7 @@ class _Log:
     size: int = 0
     marks: list[Mark] = field(default_factory=list)
     searched: int = 0
+    away: list[Segment] = field(default_factory=list)
 
 
 class LogBook:
@@ -66,6 +88,8 @@ class LogBook:
         self._segment_bytes = segment_bytes
         self._jobs: dict[JobId, dict[LogKey, _Log]] = {}
         self.bells = Bells()
+        self.unsent = {JobId(unquote(path.name)) for path in folder.glob("*")}
+        """Jobs of which there may be something here that could be elsewhere."""
 
     def append(self, job: JobId, key: LogKey, offset: int, data: bytes) -> int:
         """Keeps bytes of a log that start at ``offset``.
@@ -93,6 +117,7 @@ class LogBook:
             return log.end
         self._write(log, log.end, data)
         self._retain(logs, log)
+        self.unsent.add(job)
         self.bells.ring(job)
         return log.end
 
@@ -106,32 +131,98 @@ class LogBook:
         return log.end if log else 0
 
     def read(self, job: JobId, key: LogKey, offset: int, limit: int) -> tuple[int, bytes]:
-        """At most ``limit`` bytes from ``offset``, or from the first byte that is still held if that is later; with
+        """At most ``limit`` bytes from ``offset``, or from the first byte that is still here if that is later; with
         their offset.
 
         A character of several bytes is never cut while more of the log may come; behind the end: no bytes.
         """
-        log = self._logs(job).get(key)
-        if log is None:
-            return offset, b""
-        offset, data = _read(log, offset, limit)
+        offset, data = self.held(job, key, offset, limit)
         return offset, whole_characters(data)
+
+    def held(self, job: JobId, key: LogKey, offset: int, limit: int) -> tuple[int, bytes]:
+        """As ``read``; a character may be cut."""
+        log = self._logs(job).get(key)
+        return (offset, b"") if log is None else _read(log, offset, limit)
 
     def marks(self, job: JobId, key: LogKey) -> tuple[Sequence[Mark], int]:
         """The marks in a log, and the offset behind which another one may just be coming in."""
         log = self._logs(job).get(key)
         if log is None:
             return (), 0
-        while log.searched < log.end:
-            at, data = _read(log, log.searched, _SEARCHED_BYTES)
-            found, log.searched = find(data, at)
-            log.marks += found
-            if at + len(data) >= log.end:
-                break
+        _search(log, log.end)
         return log.marks, log.searched
 
+    # --- What is elsewhere --------------------------------------------------------------------------------------------
+
+    def name(self, job: JobId, key: LogKey) -> str:
+        """The log's own place below any folder of logs, ``/``-separated."""
+        return self._path(job, key).relative_to(self._folder).as_posix()
+
+    def away(self, job: JobId, key: LogKey, offset: int) -> Segment | None:
+        """The first segment with bytes at or behind ``offset`` that is elsewhere. None: what comes next is here."""
+        log = self._logs(job).get(key)
+        return next((segment for segment in log.away if segment.end > offset), None) if log is not None else None
+
+    def sealed(self, job: JobId, key: LogKey, *, over: Callable[[Path], bool]) -> tuple[Segment, Path] | None:
+        """The oldest segment that is here, if it will not grow; all of its marks are known.
+
+        Args:
+            job, key: of which log.
+            over: asked of the file of the last segment, to which any byte that comes is added.
+        """
+        log = self._logs(job).get(key)
+        if log is None or not log.starts:
+            return None
+        start, *others = log.starts
+        segment, path = Segment(start, (others[0] if others else log.end) - start), log.folder / _segment(start)
+        if not segment.size or not (others or over(path)):
+            return None
+        _search(log, segment.end)
+        return (segment, path) if log.searched >= segment.end else None
+
+    def sent(self, job: JobId, key: LogKey, segment: Segment) -> None:
+        """A segment is elsewhere now, and not here any more; unless it has grown meanwhile. Raises OSError."""
+        log = self._logs(job).get(key)
+        if log is None:
+            return
+        ends = dict(zip(log.starts, [*log.starts[1:], log.end], strict=True))
+        # It may have been dropped meanwhile, because there was too much: it is not lost then.
+        if ends.get(segment.start, segment.end) != segment.end or self.away(job, key, segment.start) is not None:
+            return
+        marks = [mark for mark in log.marks if segment.start <= mark.start < segment.end]
+        _leave_behind(log.folder, segment, marks)
+        (log.folder / _segment(segment.start)).unlink(missing_ok=True)
+        log.away.append(segment)
+        if segment.start in ends:
+            log.starts.remove(segment.start)
+            log.size -= segment.size
+
+    def adopt(self, name: str, segments: Sequence[Segment]) -> None:
+        """What is known to be elsewhere of the log that ``name`` names, in order, where nothing of it is here.
+
+        Which marks were in it is not known.
+
+        Raises:
+            BadInput, ValueError: no log is called so.
+        """
+        job, attempt, instance, rank = name.split("/")
+        key = LogKey(int(attempt), InstanceId(unquote(instance)), rank)
+        if not _RANK.fullmatch(rank):
+            raise ValueError(f"no rank is called {rank[:80]}")
+        log = self._logs(JobId(unquote(job))).setdefault(key, _Log(self._path(JobId(unquote(job)), key)))
+        for segment in segments:
+            if not log.starts and segment.start >= log.end:
+                log.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _leave_behind(log.folder, segment, ())
+                log.away.append(segment)
+                log.end = log.searched = segment.end
+
+    def is_empty(self, job: JobId) -> bool:
+        """Whether no byte of the job's logs is here."""
+        return not any(log.size for log in self._logs(job).values())
+
     def forget(self, job: JobId) -> None:
-        """Deletes all logs of a job."""
+        """Deletes what is here of all logs of a job."""
         self._jobs.pop(job, None)
         shutil.rmtree(self._folder / quote(job, safe=""), ignore_errors=True)
 
@@ -177,6 +268,8 @@ class LogBook:
             log = logs[key]
             if total <= self._job_bytes or log is newest:
                 return
+            if not log.size:
+                continue
             total -= log.size
             # Emptied, not removed: its end is what an agent is told to go on from.
             for start in log.starts:
@@ -194,13 +287,10 @@ class LogBook:
     def _scan(self, job: JobId) -> Iterator[tuple[LogKey, _Log]]:
         for folder in (self._folder / quote(job, safe="")).glob("*/*/*"):
             attempt, instance, rank = folder.parts[-3:]
-            starts = sorted(int(file.stem) for file in folder.glob("*.log"))
-            if starts:
-                end = starts[-1] + (folder / _segment(starts[-1])).stat().st_size
-                yield (
-                    LogKey(int(attempt), InstanceId(unquote(instance)), rank),
-                    _Log(folder, starts, end, end - starts[0]),
-                )
+            key = LogKey(int(attempt), InstanceId(unquote(instance)), rank)
+            log = _found(folder)
+            if log.starts or log.away:
+                yield key, log
 
     def _path(self, job: JobId, key: LogKey) -> Path:
         # A name of dots alone survives quoting, so every instance gets a first letter of ours in that case.
@@ -210,8 +300,56 @@ class LogBook:
         return self._folder / quote(job, safe="") / str(key.attempt) / instance / key.rank
 
 
+def _found(folder: Path) -> _Log:
+    """The log in a folder."""
+    log = _Log(folder)
+    here = {int(file.stem): file for file in folder.glob("*.log")}
+    for place in sorted(folder.glob("*.away")):
+        start, _, size = place.stem.partition("-")
+        segment = Segment(int(start), int(size))
+        file = here.get(segment.start)
+        if file is not None and file.stat().st_size != segment.size:
+            place.unlink()  # it could not be removed when it had gone, and was written to since: it goes again
+            continue
+        if file is not None:
+            file.unlink()
+            del here[segment.start]
+        log.away.append(segment)
+        log.marks += _marks_in(place)
+        log.searched = log.end = segment.end
+    log.starts = sorted(here)
+    if log.starts:
+        log.end = log.starts[-1] + here[log.starts[-1]].stat().st_size
+        log.size = sum(file.stat().st_size for file in here.values())
+    return log
+
+
+def _leave_behind(folder: Path, segment: Segment, marks: Sequence[Mark]) -> None:
+    place = folder / f"{segment.start:015d}-{segment.size}.away"
+    part = place.with_suffix(".part")
+    part.write_text(json.dumps([astuple(mark) for mark in marks]))
+    part.replace(place)
+
+
+def _marks_in(place: Path) -> list[Mark]:
+    try:
+        return [Mark(*row) for row in json.loads(place.read_text())]
+    except (ValueError, TypeError):
+        return []  # a machine that lost power may have kept the name alone: then what was repeated is not cut
+
+
+def _search(log: _Log, until: int) -> None:
+    """Looks for marks up to ``until``, or where one begins of which the rest has not come yet."""
+    while log.searched < until:
+        at, data = _read(log, log.searched, _SEARCHED_BYTES)
+        found, log.searched = find(data, at)
+        log.marks += found
+        if at + len(data) >= log.end:
+            break
+
+
 def _read(log: _Log, offset: int, limit: int) -> tuple[int, bytes]:
-    if offset >= log.end or log.starts[0] == log.end:
+    if offset >= log.end or not log.starts or log.starts[0] == log.end:
         return max(offset, log.end), b""
     start = max((s for s in log.starts if s <= offset), default=log.starts[0])
     offset = max(offset, start)

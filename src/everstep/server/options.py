@@ -23,6 +23,7 @@ _KEYS = {
     "advertise": str,
     "store": str,
     "backup": str,
+    "files": str,
 }
 _NUMBERS = ("lease_s", "backup_s")
 _ALL_KEYS = sorted([*_KEYS, *_NUMBERS, "buckets", "providers"])
@@ -44,6 +45,7 @@ class Options:
         backup: URL of the folder or bucket that backups go to; empty = none are made.
         backup_s: pause between two, seconds.
         buckets: URL of each bucket that machines reach by URLs of the server, and its options (``server.buckets``).
+        files: URL of the place in one of them where folders and outputs of jobs lie; empty = on the server's own disk.
     """
 
     home: Home
@@ -62,6 +64,7 @@ class Options:
     backup: str = ""
     backup_s: float = 300.0
     buckets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    files: str = ""
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -107,6 +110,7 @@ def parse(arguments: Sequence[str]) -> Options:
         backup=choose("backup") or "",
         backup_s=float(config.get("backup_s", 300.0)),
         buckets={url: options or {} for url, options in (config.get("buckets") or {}).items()},
+        files=config.get("files") or "",
     )
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from everstep.client.results import LogPart
 from everstep.model.causes import Cause
 from everstep.model.errors import BadInput, Problem
+from everstep.model.ids import JobId
 from everstep.model.job import GangPhase, JobState
 from everstep.server.logs import LogBook, LogKey
 from everstep.server.marks import Marked, Shown, join
 from everstep.server.views import node_of
 
+Read = Callable[[JobId, LogKey, int, int], Awaitable[tuple[int, bytes]]]
+"""As ``LogBook.read``, wherever the bytes are."""
 PART_BYTES = 256 << 10
 _REMEMBERED_ATTEMPTS = 2
 
@@ -37,18 +40,25 @@ class Wanted:
 class Reader:
     """One reader of one job's logs; goes through them in order and remembers where it was."""
 
-    def __init__(self, book: LogBook, wanted: Wanted, *, offset: int = 0, cursor: str = "") -> None:
+    def __init__(self, book: LogBook, read: Read, wanted: Wanted, *, offset: int = 0, cursor: str = "") -> None:
         """Starts at ``offset`` of each log (negative: before its end), or where the reader of ``cursor`` stopped.
+
+        Args:
+            book: which logs there are.
+            read: what is in them.
+            wanted: which of them.
+            offset, cursor: where to start.
 
         Raises:
             BadInput: the cursor is not one.
         """
         self._book = book
+        self._read = read
         self._wanted = wanted
         self._offset = offset
         self._done_before, self._at = _decode(cursor) if cursor else (-1, {})
 
-    def parts(self, state: JobState) -> Iterator[LogPart]:
+    async def parts(self, state: JobState) -> AsyncGenerator[LogPart]:
         """What is there now and was not given yet."""
         nodes = {key: node_of(state, key.attempt, key.instance) for key in self._book.keys(state.id)}
         keys = [key for key, node in nodes.items() if self._wanted.takes(key, node)]
@@ -56,8 +66,8 @@ class Reader:
         for key in keys:
             if key.attempt < self._done_before:
                 continue
-            text, eof = texts[key], _over(state, key)
-            for offset, data, last in self._pieces(state, key, text):
+            text, eof = texts[key], over(state, key)
+            async for offset, data, last in self._pieces(state, key, text):
                 first = offset <= text.stretches[0][0]
                 yield LogPart(
                     attempt=key.attempt,
@@ -81,7 +91,7 @@ class Reader:
         first = newest - _REMEMBERED_ATTEMPTS + 1
         return _encode(first, {key: at for key, at in self._at.items() if key.attempt >= first})
 
-    def _pieces(self, state: JobState, key: LogKey, text: Shown) -> Iterator[tuple[int, bytes, bool]]:
+    async def _pieces(self, state: JobState, key: LogKey, text: Shown) -> AsyncIterator[tuple[int, bytes, bool]]:
         at = self._at.get(key)
         if at is None:
             end = self._book.end(state.id, key)
@@ -90,7 +100,7 @@ class Reader:
         for start, end in stretches:
             at = max(at, start)
             while at < end:
-                offset, data = self._book.read(state.id, key, at, min(PART_BYTES, end - at))
+                offset, data = await self._read(state.id, key, at, min(PART_BYTES, end - at))
                 data = data[: max(0, end - offset)]  # what was dropped meanwhile may reach behind it
                 if not data:
                     break
@@ -104,7 +114,7 @@ def _texts(book: LogBook, state: JobState, keys: Sequence[LogKey]) -> dict[LogKe
     by_rank: dict[str, list[Marked[LogKey]]] = {}
     for key in keys:
         marks, end = book.marks(state.id, key)
-        end = book.end(state.id, key) if _over(state, key) else end
+        end = book.end(state.id, key) if over(state, key) else end
         by_rank.setdefault(key.rank, []).append(Marked(key, marks, end, _failed(state, key)))
     for logs in by_rank.values():
         shown = join(logs)
@@ -123,7 +133,8 @@ def _resumed(state: JobState, key: LogKey) -> bool:
     return any(a.no == key.attempt and a.base is not None for a in state.attempts)
 
 
-def _over(state: JobState, key: LogKey) -> bool:
+def over(state: JobState, key: LogKey) -> bool:
+    """Whether nothing is written to a log any more; bytes may still be on their way."""
     if state.phase.ended:
         return True
     return any(a.no == key.attempt and a.phase is GangPhase.ENDED for a in state.attempts)

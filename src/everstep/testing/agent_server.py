@@ -342,6 +342,8 @@ class _Handler(BaseHTTPRequestHandler):
         if (method, path) == ("POST", hs.PATH_LOGS):
             key = (int(asked["attempt"]), asked["rank"])
             return _encoded(*agents.take_log(member, key, int(asked["offset"]), body))
+        if method == "POST" and path.startswith(hs.PATH_FILES):
+            return _encoded(200, {"by_url": False})
         if method == "GET" and path.startswith(hs.PATH_WORKDIR):
             archive = agents.folders.get(path[len(hs.PATH_WORKDIR) :])
             return (200, archive) if archive is not None else _encoded(404, {"error": "no such folder"})

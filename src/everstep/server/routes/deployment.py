@@ -39,6 +39,7 @@ async def health(request: Request) -> Any:
             providers=tuple(await context.providers_health()),
             handshake=(OLDEST_HANDSHAKE_VERSION, HANDSHAKE_VERSION),
             backup=context.backup(),
+            files="" if context.bucket_files is None else context.bucket_files.text,
         )
     )
 

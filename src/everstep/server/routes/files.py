@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from everstep.model.access import Verb
 from everstep.model.errors import NotFound
@@ -16,6 +17,7 @@ from everstep.server.problems import Refused, TooLarge
 
 router = APIRouter()
 _PATIENCE_BYTES = 1 << 30
+_BYTES = "application/octet-stream"
 
 
 @router.post("/api/v1/uploads")
@@ -60,10 +62,12 @@ async def outputs(request: Request, job: str) -> Any:
     """Files of a job that came home."""
     context = context_of(request)
     state = await context.find(actor_of(request), Verb.READ, job)
-    found = context.files.outputs(state.id)
+    found = {f.path: f.bytes for f in context.files.outputs(state.id)}
+    if context.bucket_files is not None:
+        found |= {f.path: f.bytes for f in context.bucket_files.outputs(state.id)}
     return {
         "folder": str(context.files.folder_of(state.id)),
-        "outputs": [{"path": f.path, "bytes": f.bytes} for f in found],
+        "outputs": [{"path": path, "bytes": found[path]} for path in sorted(found)],
     }
 
 
@@ -72,4 +76,16 @@ async def output(request: Request, job: str, path: str) -> Response:
     """One of them."""
     context = context_of(request)
     state = await context.find(actor_of(request), Verb.READ, job)
-    return FileResponse(context.files.output(state.id, path), media_type="application/octet-stream")
+    listed = context.bucket_files.find(state.id, path) if context.bucket_files is not None else None
+    if context.bucket_files is not None and listed is not None:
+        pieces = context.bucket_files.read(listed)
+        first = await anext(pieces)  # what the bucket says against it is said before the answer has begun
+        headers = {"Content-Length": str(listed.bytes)}
+        return StreamingResponse(_with(first, pieces), media_type=_BYTES, headers=headers)
+    return FileResponse(context.files.output(state.id, path), media_type=_BYTES)
+
+
+async def _with(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in others:
+        yield piece

@@ -38,6 +38,8 @@ async def submit(request: Request) -> Any:
     context.reach.check(task)
     _check_secrets(task, secrets)
     _check_uploads(context, task)
+    if context.bucket_files is not None:
+        context.bucket_files.begin(task.archives)
 
     async def take_in() -> JobId:
         return await context.controller.submit(task, secrets=secrets, actor=actor, project=project)
@@ -183,7 +185,7 @@ async def exec_result(request: Request, job: str, exec_id: str) -> Any:
         lost = rc is None and (machine is None or not machine.alive)
         done = done and (rc is not None or lost)
         keys = [k for k in context.logs.keys(state.id) if k.instance == instance and k.rank == f"exec-{exec_id}"]
-        results.append(r.ExecResult(instance, rc, "".join(_text(context, state, key) for key in keys), lost))
+        results.append(r.ExecResult(instance, rc, "".join([await _text(context, state, key) for key in keys]), lost))
     return to_dict(r.ExecView(done, tuple(results)))
 
 
@@ -192,9 +194,10 @@ def may_read(context: Context, actor: Actor, view: r.JobView) -> bool:
     return context.authorize(actor, Verb.READ, Resource(view.project, view.user, view.job))
 
 
-def _text(context: Context, state: JobState, key: LogKey) -> str:
+async def _text(context: Context, state: JobState, key: LogKey) -> str:
     start = max(0, context.logs.end(state.id, key) - _EXEC_BYTES)
-    return context.logs.read(state.id, key, start, _EXEC_BYTES)[1].decode("utf-8", "replace")
+    _, data = await context.read_log(state.id, key, start, _EXEC_BYTES)
+    return data.decode("utf-8", "replace")
 
 
 async def _ask(request: Request, job: str, event: ev.Event) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Query
@@ -84,26 +85,28 @@ async def logs(
     context = context_of(request)
     state = await context.find(actor_of(request), Verb.READ, job)
     wanted = Wanted(attempt, node, rank)
-    reader = Reader(context.logs, wanted, offset=offset, cursor=request.headers.get("last-event-id", "") or cursor)
+    cursor = request.headers.get("last-event-id", "") or cursor
+    reader = Reader(context.logs, context.read_log, wanted, offset=offset, cursor=cursor)
     if not follow:
-        return _page(reader, state)
+        return await _page(reader, state)
 
     async def news() -> News:
         current = context.controller.states[state.id]
-        for part in reader.parts(current):
+        async for part in reader.parts(current):
             yield reader.cursor, to_dict(part)
 
     return _stream(context, state.id, news)
 
 
-def _page(reader: Reader, state: JobState) -> dict[str, Any]:
+async def _page(reader: Reader, state: JobState) -> dict[str, Any]:
     parts, size, more = [], 0, False
-    for part in reader.parts(state):
-        parts.append(part)
-        size += part.end - part.offset
-        if size >= _ANSWER_BYTES:
-            more = True
-            break
+    async with aclosing(reader.parts(state)) as found:
+        async for part in found:
+            parts.append(part)
+            size += part.end - part.offset
+            if size >= _ANSWER_BYTES:
+                more = True
+                break
     return {"parts": to_dict(parts), "cursor": reader.cursor, "more": more}
 
 
