@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.recover.host import number_of
 from benchmarks.recover.marks import Recovery, Trail
 from benchmarks.recover.system import Fault, Place
+from everstep.agent.bundle import build_pyz
 from everstep.cli.local import box_of
 from everstep.client import launcher
 from everstep.client.api import Client
@@ -67,7 +68,7 @@ class Everstep:
             # The network is made while the machine boots.
             boot_s -= _NETWORK_S
             agent = [sys.executable, str(Path(__file__).with_name("host.py")), self._place.net.tag, str(_NETWORK_S)]
-            agent += [sys.executable, str(self._home.path / "agent.pyz")]
+            agent += [sys.executable, str(build_pyz(self._home.path / "agent.pyz"))]
             self._home.config_file.write_text(json.dumps({"providers": {"local": {"agent_argv": agent}}}))
         cloud.write_text(_CLOUD.format(boot_s=boot_s))
         command = [sys.executable, "-m", "everstep.server", "--home", str(self._home.path), "--cloud", str(cloud)]

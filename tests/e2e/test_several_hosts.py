@@ -18,6 +18,7 @@ import pytest
 
 from benchmarks.recover import net
 from benchmarks.recover.host import number_of
+from everstep.agent.bundle import build_pyz
 from everstep.client.results import InstanceView
 from everstep.providers.local import proxy
 from tests.e2e.rig import SCRIPTS, Line, Rig
@@ -69,7 +70,8 @@ def rig(hosts: net.Net, make_rig: Callable[..., Rig]) -> Iterator[Rig]:
     with closing(proxy.listen(0)) as free:
         port = free.getsockname()[1]
     boot = [sys.executable, str(SCRIPTS / "host.py")]
-    agent = [*boot, hosts.tag, f"http://{hosts.address(GATE)}:{port}", sys.executable, str(rig.home.path / "agent.pyz")]
+    pyz = build_pyz(rig.home.path / "agent.pyz")
+    agent = [*boot, hosts.tag, f"http://{hosts.address(GATE)}:{port}", sys.executable, str(pyz)]
     rig.home.config_file.write_text(json.dumps({"port": port, "providers": {"local": {"agent_argv": agent}}}))
     rig.start()
     with subprocess.Popen([*boot, "--gate", hosts.tag, str(GATE), str(port)], stdout=subprocess.PIPE) as gate:
