@@ -183,7 +183,10 @@ class Rig:
             for rank in ranks:
                 rank.kill()
                 rank.wait()
-        assert codes == [0] * nodes
+        # Now and then torch aborts a process that leaves its group ("terminate called without an active exception"),
+        # after all of its work is done.
+        assert set(codes) <= {0, -signal.SIGABRT}
+        assert (folder / "trail.jsonl").read_text().count('"what": "ended"') == nodes
         return (folder / "digest.txt").read_text()
 
     @property
