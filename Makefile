@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP)  ## make .venv with everything that the other targets need
 
-demo: $(STAMP)  ## train through preemptions, live, in under three minutes
+demo: $(STAMP)  ## train undisturbed, then through preemptions, live: five minutes, under three of them live
 	$(BIN)/everstep demo $(ARGS)
 
 test: $(STAMP)  ## run the tests; of each expensive family a sample, chosen by the commit
