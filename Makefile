@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP)  ## make .venv with everything that the other targets need
 
-demo: $(STAMP)  ## train undisturbed, then through preemptions, live: five minutes, under three of them live
+demo: $(STAMP)  ## train undisturbed, then through preemptions, live: under five minutes, three of them live
 	$(BIN)/everstep demo $(ARGS)
 
 test: $(STAMP)  ## run the tests; of each expensive family a sample, chosen by the commit
