@@ -29,7 +29,7 @@ from everstep.model.task import CheckpointSpec, Task
 from everstep.server import agents, bucketfiles
 from everstep.server.bucketfiles import BucketFiles, BucketList, Listed
 from everstep.server.buckets import Buckets
-from tests.blobs.strict_s3 import StrictS3, serving
+from tests.blobs.strict_s3 import StrictS3
 from tests.server import fakes
 from tests.server.fakes import Rig
 from tests.train.signing import buckets
@@ -38,14 +38,6 @@ pytestmark = pytest.mark.xdist_group("s3")
 
 JOB, MACHINE = JobId("j-1"), InstanceId("i-1")
 PATH = "node-0/model/weights.pt"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[StrictS3]:
-    pytest.importorskip("moto", reason="moto[server,s3] is not installed")
-    with serving() as started:
-        started.make_bucket("bucket")
-        yield started
 
 
 def packed(**files: bytes) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,7 +13,7 @@ from everstep.model.ids import InstanceId, JobId
 from everstep.model.job import JobState
 from everstep.model.task import CheckpointSpec, Task
 from everstep.server.buckets import LIFE_S, MOST_KEYS, OBJECT_BYTES, Buckets
-from tests.blobs.strict_s3 import SECRET, StrictS3, serving
+from tests.blobs.strict_s3 import SECRET, StrictS3
 from tests.server import fakes
 from tests.server.fakes import Rig
 from tests.train.signing import buckets
@@ -22,14 +21,6 @@ from tests.train.signing import buckets
 pytestmark = pytest.mark.xdist_group("s3")
 
 MIRROR = "s3://bucket/allowed/run"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[StrictS3]:
-    pytest.importorskip("moto", reason="moto[server,s3] is not installed")
-    with serving() as started:
-        started.make_bucket("bucket")
-        yield started
 
 
 def job_with_mirror(name: str, machine: str, mirror: str = MIRROR) -> JobState:
