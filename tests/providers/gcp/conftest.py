@@ -12,6 +12,7 @@ pytest.importorskip("googleapiclient", reason="the fake needs google-api-python-
 
 from google.oauth2.credentials import Credentials
 
+from everstep.model.errors import BadRequest, NoCapacity, ProviderError, QuotaExceeded, Unauthorized, Unreachable
 from everstep.model.ids import DeploymentId
 from everstep.providers.gcp import GcpProvider
 from everstep.providers.gcp.naming import DEPLOYMENT
@@ -41,6 +42,20 @@ WORLD = World(
         ("", "nvidia-l4"): Rate(0.56, [(0.0, 0.22)]),
     },
 )
+# What the faults of a launch mean, of one machine and of many; each kind of launch has some of its own besides.
+MEANINGS: list[tuple[str, type[ProviderError]]] = [
+    ("stock_out", NoCapacity),
+    ("quota", QuotaExceeded),
+    ("quota_at_once", QuotaExceeded),
+    ("internal_later", Unreachable),
+    ("permission", Unauthorized),
+    ("disabled", Unauthorized),
+    ("credentials", Unauthorized),
+    ("bad_parameter", BadRequest),
+    ("internal", Unreachable),
+    ("unavailable", Unreachable),
+    ("cut", Unreachable),
+]
 
 MakeProvider = Callable[..., GcpProvider]
 MakeFake = Callable[..., FakeGce]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from everstep.model.errors import BadRequest, NoCapacity, ProviderError, QuotaExceeded, Unauthorized, Unreachable
+from everstep.model.errors import NoCapacity, ProviderError, QuotaExceeded, Unreachable
 from everstep.ports import Launched, LaunchRequest, VolumeSpec
 from everstep.providers.gcp import GcpProvider, bulk, errors, naming
 from everstep.testing.booting import Machines
@@ -20,7 +20,7 @@ from everstep.testing.gce import FakeGce, Supply, World
 from everstep.testing.loopback import Asked, Loopback, Reply
 from everstep.testing.provider_suite import DEPLOYMENT, JOB
 
-from .conftest import QUICK, TOKEN, WORLD, MakeFake, MakeProvider
+from .conftest import MEANINGS, QUICK, TOKEN, WORLD, MakeFake, MakeProvider
 from .test_many import all_ended, requests_of
 from .test_provider import DELETE, INSERT, launch
 
@@ -125,24 +125,7 @@ async def test_more_than_go_into_one_call_are_several_calls(
 
 
 @pytest.mark.expensive(family="gce faults")
-@pytest.mark.parametrize(
-    ("kind", "error"),
-    [
-        ("stock_out", NoCapacity),
-        ("too_few", NoCapacity),
-        ("no_capacity_at_once", NoCapacity),
-        ("quota", QuotaExceeded),
-        ("quota_at_once", QuotaExceeded),
-        ("internal_later", Unreachable),
-        ("permission", Unauthorized),
-        ("disabled", Unauthorized),
-        ("credentials", Unauthorized),
-        ("bad_parameter", BadRequest),
-        ("internal", Unreachable),
-        ("unavailable", Unreachable),
-        ("cut", Unreachable),
-    ],
-)
+@pytest.mark.parametrize(("kind", "error"), [*MEANINGS, ("too_few", NoCapacity), ("no_capacity_at_once", NoCapacity)])
 async def test_every_error_has_its_meaning_and_the_next_try_is_a_new_one(
     fake: FakeGce, provider: GcpProvider, kind: str, error: type[ProviderError]
 ) -> None:

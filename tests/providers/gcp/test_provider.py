@@ -14,16 +14,7 @@ import pytest
 import yaml
 
 from everstep.model.causes import InstanceEnd, NoticeKind
-from everstep.model.errors import (
-    BadInput,
-    BadRequest,
-    NoCapacity,
-    NotAuthorized,
-    ProviderError,
-    QuotaExceeded,
-    Unauthorized,
-    Unreachable,
-)
+from everstep.model.errors import BadInput, NoCapacity, NotAuthorized, ProviderError, Unauthorized, Unreachable
 from everstep.model.ids import InstanceId, launch_token
 from everstep.model.offers import Market, Offer
 from everstep.ports import HistoryQuery, Launched, LaunchRequest, OfferQuery, ProviderResource, ResourceKind, VolumeSpec
@@ -32,7 +23,7 @@ from everstep.providers.gcp.lives import SPREAD_S, planned_end
 from everstep.testing.gce import FakeGce, Rate, Supply
 from everstep.testing.provider_suite import DEPLOYMENT, JOB, OTHER_DEPLOYMENT
 
-from .conftest import T4, TOKEN, WORLD, MakeFake, MakeProvider
+from .conftest import MEANINGS, T4, TOKEN, WORLD, MakeFake, MakeProvider
 
 INSERT, DELETE = "compute.instances.insert", "compute.instances.delete"
 
@@ -121,23 +112,7 @@ async def test_history_is_the_list_price_by_interval(make_fake: MakeFake, make_p
 
 
 @pytest.mark.expensive(family="gce faults")
-@pytest.mark.parametrize(
-    ("kind", "error"),
-    [
-        ("stock_out", NoCapacity),
-        ("stock_out_plain", NoCapacity),
-        ("quota", QuotaExceeded),
-        ("quota_at_once", QuotaExceeded),
-        ("internal_later", Unreachable),
-        ("permission", Unauthorized),
-        ("disabled", Unauthorized),
-        ("credentials", Unauthorized),
-        ("bad_parameter", BadRequest),
-        ("internal", Unreachable),
-        ("unavailable", Unreachable),
-        ("cut", Unreachable),
-    ],
-)
+@pytest.mark.parametrize(("kind", "error"), [*MEANINGS, ("stock_out_plain", NoCapacity)])
 async def test_each_refusal_has_its_meaning_and_the_next_try_succeeds(
     fake: FakeGce, provider: GcpProvider, kind: str, error: type[ProviderError]
 ) -> None:
