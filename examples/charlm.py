@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, default=Path(__file__).parent / "data" / "apache-2.0.txt")
     parser.add_argument("--out", type=Path, help="where rank 0 writes the final weights")
+    parser.add_argument("--step-s", type=float, default=0.0, help="seconds that a step takes at least: an even pace")
     args = parser.parse_args()
 
     # One thread: the same order of additions on every machine, and ranks that share a core do not fight for it.
@@ -93,6 +95,7 @@ def main() -> None:
     run = train.attach(model=model, optimizer=optimizer, schedule=schedule)
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters())} parameters, from checkpoint {run.base}", flush=True)
+    began = time.monotonic()
     for step, (codes, targets) in run.steps(loader, total=args.steps):
         loss = nn.functional.cross_entropy(replica(codes).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
@@ -102,6 +105,8 @@ def main() -> None:
         run.progress(loss=loss.item())
         if rank == 0:
             print(f"step {step} loss {loss.item():.6f}", flush=True)
+        time.sleep(max(0.0, began + args.step_s - time.monotonic()))
+        began = time.monotonic()
 
     if rank == 0:
         if args.out is not None:

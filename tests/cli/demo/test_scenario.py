@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +12,7 @@ from hypothesis import strategies as st
 
 from everstep.cli.demo import scenario
 from everstep.cli.demo.reference import script_folder
-from everstep.cli.demo.scenario import FAULTS, Kind
+from everstep.cli.demo.scenario import FAULTS, Kind, Training
 from everstep.client.taskfile import load_task
 from everstep.model.offers import Market
 from everstep.model.task import SpotMode
@@ -43,11 +47,11 @@ def test_all_zones_run_dry_at_once_and_nothing_else_takes_a_gang(box: Path) -> N
 
 
 def test_the_task_leaves_the_market_to_the_selector(tmp_path: Path) -> None:
-    (tmp_path / "task.yaml").write_text(scenario.task_yaml(400, "/opt/my python"))
+    (tmp_path / "task.yaml").write_text(scenario.task_yaml(Training(400, 0.25), "/opt/my python"))
     loaded = load_task(tmp_path / "task.yaml", cwd=tmp_path)
     assert (loaded.task.spot, loaded.task.gang.size, loaded.task.work.steps) == (SpotMode.AUTO, 2, 400)
     assert loaded.task.gang.groups[0].ranks_per_node == 1
-    assert loaded.task.run.startswith("'/opt/my python' charlm.py --steps 400")
+    assert loaded.task.run.startswith("'/opt/my python' charlm.py --steps 400 --step-s 0.25")
     assert loaded.warnings == ()
 
 
@@ -58,8 +62,22 @@ def test_the_script_and_its_data_are_found() -> None:
 
 
 def test_steps_fit_the_time_and_never_get_too_few() -> None:
-    assert scenario.steps_for(0.1) == round(scenario.USEFUL_S / 0.1 / 20) * 20
-    assert scenario.steps_for(100.0) == 100
+    fitting = scenario.training(0.1)
+    assert fitting.steps * fitting.step_s == pytest.approx(scenario.USEFUL_S, rel=0.02)
+    assert fitting.step_s > 0.1
+    assert scenario.training(100.0).steps == 100
+
+
+def test_the_script_keeps_an_even_pace(tmp_path: Path) -> None:
+    words = [sys.executable, scenario.SCRIPT, "--steps", "11", "--step-s", "0.3", "--batch", "2"]
+    env = {**os.environ, "EVERSTEP_CHECKPOINT_DIR": str(tmp_path)}
+    at = []
+    with subprocess.Popen(words, cwd=script_folder(), env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        at += [time.monotonic() for line in process.stdout if line.startswith("step ")]
+    assert process.returncode == 0
+    assert len(at) == 11
+    assert at[-1] - at[0] > 0.5 * 10 * 0.3
 
 
 def test_the_run_lives_through_the_drought() -> None:

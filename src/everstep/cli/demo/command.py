@@ -14,6 +14,7 @@ import typer
 from everstep.cli.output import facts
 
 if TYPE_CHECKING:
+    from everstep.cli.demo.scenario import Training
     from everstep.cli.demo.stage import Stage
     from everstep.client.results import JobDetail
 
@@ -52,7 +53,7 @@ def demo(
 def _run(report: Path, steps: int | None) -> int:
     from everstep.cli.demo import reference
     from everstep.cli.demo.interrupts import deferred
-    from everstep.cli.demo.scenario import WEIGHTS
+    from everstep.cli.demo.scenario import WEIGHTS, Training, training
     from everstep.cli.demo.stage import Stage
 
     _check_report(report)
@@ -62,16 +63,16 @@ def _run(report: Path, steps: int | None) -> int:
     try:
         if steps is None:
             _say("measuring how fast this computer trains")
-            from everstep.cli.demo.scenario import steps_for
-
-            steps = steps_for(reference.step_s(script, folder / "calibration"))
-        _say(f"undisturbed run: {steps} steps on two plain ranks")
+            fitting = training(reference.step_s(script, folder / "calibration"))
+        else:
+            fitting = Training(steps, step_s=0.0)
+        _say(f"undisturbed run: {fitting.steps} steps on two plain ranks")
         began = time.monotonic()
-        reference.train(script, folder / "undisturbed", steps=steps, out=folder / "undisturbed" / WEIGHTS)
+        reference.train(script, folder / "undisturbed", steps=fitting.steps, out=folder / "undisturbed" / WEIGHTS)
         _say(f"undisturbed run done in {time.monotonic() - began:.0f} s; now with everything that can go wrong")
         stage = Stage(folder)
         try:
-            failures = _perform(stage, script, report, steps)
+            failures = _perform(stage, script, report, fitting)
         finally:
             with deferred():
                 left = stage.close()
@@ -88,7 +89,7 @@ def _run(report: Path, steps: int | None) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _perform(stage: Stage, script: Path, report: Path, steps: int) -> list[str]:
+def _perform(stage: Stage, script: Path, report: Path, training: Training) -> list[str]:
     """The run and its report; what is wrong, one line each."""
     from everstep.cli.demo import evidence, scenario
     from everstep.cli.demo.driver import Driver
@@ -96,13 +97,13 @@ def _perform(stage: Stage, script: Path, report: Path, steps: int) -> list[str]:
     from everstep.client.taskfile import load_task
     from everstep.client.workdir import pack_workdir
 
-    work = stage.workdir(script, scenario.task_yaml(steps, sys.executable))
+    work = stage.workdir(script, scenario.task_yaml(training, sys.executable))
     loaded = load_task(work / evidence.TASK, cwd=work)
     stage.start_server()
     with stage.client() as client:
         digest = client.upload(pack_workdir(work, into=stage.folder).archive)
         job = client.submit(loaded.uploaded(workdir_digest=digest))
-        driver = Driver(stage, client, job, steps, show=lambda sight: None)
+        driver = Driver(stage, client, job, training.steps, show=lambda sight: None)
         with live() as show:
             driver.show = show
             detail = driver.run()
