@@ -14,7 +14,7 @@ from everstep.model.events import InstanceBarred, InstanceJoined
 from everstep.model.ids import InstanceId
 from everstep.model.job import InstanceState
 from tests.brain.making import fold
-from tests.control.test_desk import Counter, at_desk, body, up
+from tests.control.counter import Counter, at_desk, body, up
 
 
 def test_the_proof_decides_and_that_there_was_none_is_journalled_once() -> None:
