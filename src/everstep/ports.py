@@ -244,6 +244,19 @@ class OnThisHost(Protocol):
 
 
 @runtime_checkable
+class AnswersInPart(Protocol):
+    """Optional: the provider's offers may lack those of some regions, because these do not answer.
+
+    What such a region sells is then not known: nobody says that it is not on sale.
+    """
+
+    @property
+    def unanswered(self) -> Sequence[str]:
+        """Regions that the last offers lack."""
+        ...
+
+
+@runtime_checkable
 class ProvesIdentity(Protocol):
     """Optional: machines prove who they are, by what the vendor signs about each of them.
 

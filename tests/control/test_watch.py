@@ -439,6 +439,19 @@ def test_ends_of_unknown_things_are_only_by_command_and_only_of_what_is_listed()
     on_site(main, one_job(task(1)))
 
 
+def test_a_vendor_without_the_offers_of_a_region_has_not_said_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(site: Site) -> None:
+        assert site.controller.silent == {"box"}, "nobody was asked yet"
+        await site.start()
+        assert not site.controller.silent
+        monkeypatch.setattr(site.provider, "unanswered", ("west",), raising=False)
+        assert await site.controller.offers() == site.controller.market
+        assert site.controller.market
+        assert site.controller.silent == {"box"}
+
+    on_site(main)
+
+
 def test_a_vendor_that_lies_dead_for_an_hour_costs_no_machine() -> None:
     faults = (Fault(20.0, FaultKind.API_DOWN, seconds=3600.0),)
 
@@ -446,9 +459,11 @@ def test_a_vendor_that_lies_dead_for_an_hour_costs_no_machine() -> None:
         await site.start()
         await site.clock.sleep(25.0)
         assert site.controller.troubles == {"box": "scripted: the vendor does not answer"}
+        assert site.controller.silent == {"box"}
         await site.until(lambda: site.state().goal.value == "succeed", 100.0)
         await site.clock.sleep(4000.0)
         assert site.controller.troubles == {}
+        assert not site.controller.silent
         assert site.state().phase is JobPhase.SUCCEEDED
         assert not any(m.alive for m in site.provider.machines.values())
 

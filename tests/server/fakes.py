@@ -109,6 +109,7 @@ class FakeController:
         self.ended: list[str] = []
         self.failure: Exception | None = None
         self.troubles: dict[str, str] = {}
+        self.silent: set[str] = set()
         self._store = store
 
     def live_states(self) -> Sequence[JobState]:

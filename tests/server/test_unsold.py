@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 import pytest
 
+from everstep.client.api import Client
+from everstep.model.codec import to_dict
+from everstep.model.errors import BadInput
 from everstep.model.gang import Gang, SlotGroup
 from everstep.model.offers import AcceleratorWish, MachineRequirement, MachineType, Offer
 from everstep.model.task import Task
@@ -98,7 +102,59 @@ async def test_a_plan_says_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None
     rig.controller.market = sold(SMALL)
     plan = await planned(task(accelerators=H100), rig.controller, Reach.of({}, ""))
     assert plan["unsold"].startswith("nothing on sale has H100:8; the nearest is cpu.small")
-    rig.controller.troubles = {"aws": "no credentials"}
+    rig.controller.silent = {"aws"}
     plan = await planned(task(accelerators=H100), rig.controller, Reach.of({}, ""))
     assert plan["unsold"] == ""
     assert plan["wait"].endswith("local offers none; aws does not answer now, and may sell one")
+
+
+async def handed_in(rig: Rig, wanted: Task) -> str:
+    """What the SDK says to it: the job, or why not."""
+
+    def work(url: str) -> str:
+        with Client(url, fakes.TOKEN, timeout_s=20.0) as client:
+            return client.submit(wanted)
+
+    async with rig.served() as url:
+        try:
+            return await asyncio.to_thread(work, url)
+        except BadInput as error:
+            return str(error)
+
+
+async def test_a_task_that_nothing_fits_is_refused_whoever_hands_it_in(rig: Rig) -> None:
+    rig.controller.market = sold(SMALL)
+    told = await handed_in(rig, task(accelerators=H100))
+    assert told.startswith("resources: nothing on sale has H100:8; the nearest is cpu.small")
+    assert not rig.controller.submitted
+    assert not list((rig.folder / "submissions").iterdir()), "the same submission may come again"
+    assert (await handed_in(rig, task(cpus_min=4.0))).startswith("j-")
+
+
+async def test_a_task_is_taken_in_while_nobody_knows_all_that_is_sold(rig: Rig) -> None:
+    assert (await handed_in(rig, task(accelerators=H100))).startswith("j-"), "nobody was asked yet"
+    rig.controller.market, rig.controller.silent = sold(SMALL), {"aws"}
+    assert (await handed_in(rig, task(accelerators=H100))).startswith("j-"), "aws may sell one"
+
+
+async def test_a_market_that_changed_since_the_last_look_is_looked_at(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def offers() -> list[Offer]:
+        return sold(SMALL, LARGE)
+
+    rig.controller.market = sold(SMALL)
+    monkeypatch.setattr(rig.controller, "offers", offers)
+    assert (await handed_in(rig, task(accelerators=(AcceleratorWish("V100", 8),)))).startswith("j-")
+
+
+async def test_what_was_taken_in_is_not_refused_when_its_answer_is_asked_for_again(rig: Rig) -> None:
+    value, headers = {"task": to_dict(task(cpus_min=4.0))}, {"Idempotency-Key": "k"}
+    rig.controller.market = sold(SMALL)
+    async with rig.client() as client:
+        first = await client.post("/api/v1/jobs", json=value, headers=headers)
+        rig.controller.market = sold(dataclasses.replace(SMALL, cpus=2))
+        again = await client.post("/api/v1/jobs", json=value, headers=headers)
+        other = await client.post("/api/v1/jobs", json=value)
+    assert first.json() == again.json() == {"job": "j-00000000"}
+    assert other.status_code == 422

@@ -153,6 +153,9 @@ class Client:
 
         Returns:
             The id of the job.
+
+        Raises:
+            BadInput: the task is wrong, or no machine on sale fits it.
         """
         if not isinstance(task, Task):
             from everstep.client.bringing import bring

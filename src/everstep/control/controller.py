@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets as chance
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from everstep.brain.lifecycle import Briefing, accepts
@@ -214,6 +214,16 @@ class Controller:
         """What can be leased now."""
         await self.around.look_at_market()
         return self.kernel.market.offers
+
+    @property
+    def market(self) -> Sequence[Offer]:
+        """What could be leased when the clouds were last asked."""
+        return self.kernel.market.offers
+
+    @property
+    def silent(self) -> Collection[str]:
+        """Providers of which ``market`` does not have all."""
+        return self.around.silent
 
     async def preview(self, task: Task) -> dict[str, Any]:
         """What would be done with a task now; does nothing. Raises BadInput."""

@@ -14,7 +14,7 @@ from everstep.model.errors import NotFound, ProviderError
 from everstep.model.events import InstanceHeard
 from everstep.model.ids import DeploymentId, InstanceId, VolumeId
 from everstep.model.offers import Offer
-from everstep.ports import Clock, OfferQuery, Provider, ProviderResource, ResourceKind, SharedFolder
+from everstep.ports import AnswersInPart, Clock, OfferQuery, Provider, ProviderResource, ResourceKind, SharedFolder
 
 GLANCE_S = 0.25
 """Between two glances at who is silent."""
@@ -41,7 +41,11 @@ class Pace(Protocol):
 
 
 class Surroundings:
-    """Follows every provider and the market; puts what it sees into the controller's inbox."""
+    """Follows every provider and the market; puts what it sees into the controller's inbox.
+
+    Attributes:
+        silent: providers that did not tell all they sell when they were last asked, or were not asked yet.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Surroundings:
         self._clock = clock
         self._telemetry = telemetry
         self._poll_now = {name: asyncio.Event() for name in providers}
+        self.silent: frozenset[str] = frozenset(providers)
         self.watches = [
             Watch(p, deployment=deployment, known=known, clock=clock, telemetry=telemetry) for p in providers.values()
         ]
@@ -84,10 +89,13 @@ class Surroundings:
         """Refreshes offers and shared folders; trouble with a provider is shown and survived."""
         found: list[Offer] = []
         answered: list[str] = []
+        in_part: list[str] = []
         for provider in self._providers.values():
             try:
                 found.extend(await provider.offers(OfferQuery()))
                 answered.append(provider.name)
+                if isinstance(provider, AnswersInPart) and provider.unanswered:
+                    in_part.append(provider.name)
             except Exception as error:
                 # Also what no provider should raise: it must not take the jobs of all others down with it.
                 text = str(error) if isinstance(error, ProviderError) else f"unexpected {error!r}"
@@ -99,6 +107,7 @@ class Surroundings:
             folder = source.shared_folder(offer.zone) if isinstance(source, SharedFolder) else None
             if folder:
                 self._kernel.market.shared_folders[offer.zone] = folder
+        self.silent = frozenset(self._providers) - frozenset(answered) | frozenset(in_part)
         moved = self._kernel.market.set_offers(found)
         self._kernel.looked(answered, self._clock.now())
         if moved:

@@ -4,7 +4,7 @@ tests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from everstep.model.access import Actor
@@ -91,6 +91,16 @@ class LiveController(Protocol):
 
     async def offers(self) -> Sequence[Offer]:
         """What can be leased now."""
+        ...
+
+    @property
+    def market(self) -> Sequence[Offer]:
+        """What could be leased when the clouds were last asked."""
+        ...
+
+    @property
+    def silent(self) -> Collection[str]:
+        """Providers of which ``market`` does not have all: they did not answer, or not for every region."""
         ...
 
     async def preview(self, task: Task) -> Mapping[str, Any]:

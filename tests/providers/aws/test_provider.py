@@ -23,7 +23,7 @@ from everstep.model.errors import (
 )
 from everstep.model.ids import InstanceId, launch_token
 from everstep.model.offers import Market, Offer, Pool
-from everstep.ports import HistoryQuery, Launched, LaunchRequest, OfferQuery, VolumeSpec
+from everstep.ports import AnswersInPart, HistoryQuery, Launched, LaunchRequest, OfferQuery, VolumeSpec
 from everstep.providers.aws import AwsProvider, tags
 from everstep.testing.ec2 import FakeEc2, Supply, World
 from everstep.testing.provider_suite import DEPLOYMENT, JOB
@@ -103,8 +103,12 @@ async def test_a_region_in_trouble_does_not_hide_the_others(make_fake: MakeFake,
     fake = make_fake(replace(WORLD, supplies={**WORLD.supplies, ("us-west-2a", "m5.large"): Supply([(0.0, 0.05)])}))
     provider = make_provider(fake, regions=["us-east-1", "us-west-2"])
     fake.fail("DescribeInstanceTypes", "permission")
-    assert len({o.region for o in await provider.offers(OfferQuery())}) == 1
+    assert isinstance(provider, AnswersInPart)
+    found = {o.region for o in await provider.offers(OfferQuery())}
+    assert len(found) == 1
+    assert {*found, *provider.unanswered} == {"us-east-1", "us-west-2"}
     assert len({o.region for o in await provider.offers(OfferQuery())}) == 2
+    assert not provider.unanswered
 
 
 async def test_history_tells_changes(make_fake: MakeFake, make_provider: MakeProvider) -> None:

@@ -84,6 +84,8 @@ class Ec2Market:
         self._regions = {region: _Region() for region in regions}
         self._scores = Scores(calls, regions, now=now)
         self._told: set[str] = set()
+        self.unanswered: tuple[str, ...] = ()
+        """Regions that the last offers lack."""
 
     async def offers(self) -> list[Offer]:
         """Every pool. A region in trouble is left out while another answers; else its error is raised."""
@@ -93,6 +95,7 @@ class Ec2Market:
             if not isinstance(error, ProviderError) or len(errors) == len(answers):
                 raise error
             log.warning("%s: %s", self._name, error)
+        self.unanswered = tuple(r for r, answer in zip(self._regions, answers, strict=True) if answer is not None)
         machines = [m for region in self._regions.values() for m in region.machines.values()]
         self._tell_once("no placement scores", await self._scores.refresh(machines))
         return [

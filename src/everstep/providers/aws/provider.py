@@ -144,6 +144,11 @@ class AwsProvider:
         """See ``Provider.offers``."""
         return [offer for offer in await self._market.offers() if query.wants(offer)]
 
+    @property
+    def unanswered(self) -> Sequence[str]:
+        """See ``AnswersInPart``."""
+        return self._market.unanswered
+
     async def launch(
         self, requests: Sequence[LaunchRequest], *, all_or_nothing: bool
     ) -> Sequence[Launched | Exception]:

@@ -19,7 +19,7 @@ from everstep.model.task import Task
 from everstep.server.checkpoints import checkpoints, restorable
 from everstep.server.context import Context, actor_of, context_of, json_object, text_field, text_map
 from everstep.server.logs import LogKey
-from everstep.server.planning import planned
+from everstep.server.planning import check_sold, planned
 from everstep.server.submissions import HEADER, Lost, digest_of
 
 router = APIRouter()
@@ -42,6 +42,7 @@ async def submit(request: Request) -> Any:
         context.bucket_files.begin(task.archives)
 
     async def take_in() -> JobId:
+        await check_sold(task, context.controller)  # in here: what was taken in is not judged again when it is repeated
         return await context.controller.submit(task, secrets=secrets, actor=actor, project=project)
 
     async def find(lost: Lost) -> JobId | None:
