@@ -34,7 +34,8 @@ from everstep.model.offers import Market, Offer
 from everstep.model.task import Objective, Recovery, SpotMode, Work
 from tests.brain.making import DEPLOYMENT, fold, fresh, machine, offer
 from tests.brain.test_world import Rules, check_always, quiesce
-from tests.brain.world import FAULTS_UNTIL_S, Faults, World
+from tests.brain.world import World
+from tests.brain.world_loop import FAULTS_UNTIL_S, Faults
 
 HOUR = 3600.0
 SHARED = {"a": "/shared", "b": "/shared", "c": "/shared", "far": "/other"}

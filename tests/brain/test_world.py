@@ -33,7 +33,8 @@ from everstep.model.job import GangPhase, Goal, InstancePhase, JobPhase, JobStat
 from everstep.model.offers import Market
 from everstep.model.task import Recovery
 from tests.brain.making import task
-from tests.brain.world import FAULTS_UNTIL_S, Faults, World
+from tests.brain.world import World
+from tests.brain.world_loop import FAULTS_UNTIL_S, Faults
 
 SEEDS = st.integers(0, 2**31)
 NODES = st.integers(1, 4)
