@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,38 @@ def test_a_server_that_runs_takes_no_other_options(
         "stop it first: everstep server stop\n",
     )
     assert started == [()]
+
+
+def test_a_server_that_runs_as_it_is_asked_to_is_good(
+    cli: Cli, started: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    box = tmp_path / "box.yaml"
+    text = "running at http://127.0.0.1:7 (pid 42)"
+    info = replace(INFO, options={"--host": "127.0.0.1", "--port": "7", "--insecure": "", "--cloud": str(box)})
+    monkeypatch.setattr(launcher, "is_running", lambda home: True)
+    monkeypatch.setattr(launcher, "status", lambda home: ServerStatus(True, True, info, text))
+    monkeypatch.chdir(tmp_path)
+    for options in (["--port", "7"], ["--insecure", "--cloud", "box.yaml"], ["--host", "127.0.0.1", "--port", "7"]):
+        assert cli("server", "start", *options).out == f"already {text}\n"
+    done = cli("server", "start", "--port", "7", "--insecure", "--tls", "--backup", "")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("everstep server start: --backup '' --tls cannot be given to a server that runs already")
+
+
+def test_a_server_that_comes_up_meanwhile_is_compared_once_it_runs(
+    cli: Cli, started: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "running at http://127.0.0.1:7 (pid 42)"
+    running = ServerStatus(True, True, replace(INFO, options={"--port": "7"}), text)
+
+    def status(home: Home) -> ServerStatus:
+        return running if started else ServerStatus(True, False, None, "a server is starting or stopping")
+
+    monkeypatch.setattr(launcher, "is_running", lambda home: True)
+    monkeypatch.setattr(launcher, "status", status)
+    assert cli("server", "start", "--port", "7").out == f"already {text}\n"
+    started.clear()
+    assert cli("server", "start", "--port", "9").code == 2
 
 
 def test_a_server_that_does_not_start_is_told_in_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

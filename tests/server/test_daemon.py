@@ -133,8 +133,9 @@ def test_a_faulty_configuration_is_one_clear_line(tmp_path: Path, text: str, mes
 
 def test_the_command_line_wins_over_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("host: ::1\nport: 7\nproviders:\n  local:\n")
-    given = options.parse(["--home", str(tmp_path), "--port", "8"])
+    given = options.parse(["--home", str(tmp_path), "--port", "8", "--insecure"])
     assert (given.host, given.port, given.providers) == ("::1", 8, {"local": {}})
+    assert given.told == {"--port": "8", "--insecure": ""}
 
 
 def test_buckets_need_no_options(tmp_path: Path) -> None:
@@ -162,6 +163,7 @@ def test_one_life_of_a_server(home: Home) -> None:
     assert launcher.status(home).healthy
     assert [mode(p) for p in (home.token_file, home.server_file, home.log_file)] == [0o600] * 3
     assert json.loads(home.server_file.read_text())["pid"] == info.pid
+    assert info.options == {"--host": "127.0.0.1", "--port": info.url.rpartition(":")[2]}
     second = serve(home)
     assert (second.returncode, second.stdout) == (3, "")
     assert f"another server (pid {info.pid}) at {info.url} runs for {home.path}" in second.stderr

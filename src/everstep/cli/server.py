@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +26,9 @@ serverup.up.command("aws")(servercloud.up_aws)
 serverup.up.command("gcp")(servercloud.up_gcp)
 app.command("down")(serverup.down)
 
+_BARE = ("--tls", "--insecure")
+"""Flags of ``start`` without a value."""
+
 
 @app.command("start")
 def start(
@@ -40,11 +45,11 @@ def start(
     backup: Annotated[str | None, typer.Option("--backup", metavar="URL", help="Bucket or folder for backups.")] = None,
     cloud: Annotated[Path | None, typer.Option("--cloud", help="What the cloud in a box offers, YAML.")] = None,
 ) -> None:
-    """Start the server in the background, unless it runs. One that runs takes no other options: stop it first.
+    """Start the server in the background, unless it runs. One that runs must be stopped to get other options.
 
     Example: `everstep server start`
     """
-    from everstep.cli import failures, link
+    from everstep.cli import link
     from everstep.client import launcher
 
     given = {
@@ -56,20 +61,36 @@ def start(
         "--backup": backup,
         "--cloud": cloud,
     }
-    arguments: list[str] = []
-    for flag, value in given.items():
-        if value is not None:
-            # The server runs in a folder of its own.
-            arguments += [flag, str(value.resolve() if isinstance(value, Path) else value)]
-    arguments += [flag for flag, said in (("--tls", tls), ("--insecure", insecure)) if said]
+    # The server runs in a folder of its own.
+    asked = {flag: str(v.resolve() if isinstance(v, Path) else v) for flag, v in given.items() if v is not None}
+    asked |= {flag: "" for flag, said in zip(_BARE, (tls, insecure), strict=True) if said}
     home = default_home()
     _not_elsewhere(home, "start")
     ran = launcher.is_running(home)
-    if ran and arguments:
-        now = f"{' '.join(arguments)} cannot be given to a server that runs already: {launcher.status(home).text}"
-        raise failures.usage("everstep server start", "", now, "stop it first: everstep server stop")
-    info = launcher.start_background(home, arguments=tuple(arguments), on_slow=link.tell_slow)
+    if ran:
+        _must_run_so(home, asked)
+    info = launcher.start_background(home, arguments=tuple(_words(asked)), on_slow=link.tell_slow)
+    if ran:
+        _must_run_so(home, asked)  # it may have been on its way up, and not have said how it runs
     print(f"{'already running' if ran else 'running'} at {info.url} (pid {info.pid})")
+
+
+def _must_run_so(home: Home, asked: Mapping[str, str]) -> None:
+    """Ends the command if a server runs, and otherwise than it is asked to."""
+    from everstep.cli import failures
+    from everstep.client import launcher
+
+    if not asked:
+        return
+    now = launcher.status(home)
+    other = {flag: value for flag, value in asked.items() if now.info and now.info.options.get(flag) != value}
+    if other:
+        text = f"{shlex.join(_words(other))} cannot be given to a server that runs already: {now.text}"
+        raise failures.usage("everstep server start", "", text, "stop it first: everstep server stop")
+
+
+def _words(asked: Mapping[str, str]) -> list[str]:
+    return [word for flag, value in asked.items() for word in ((flag,) if flag in _BARE else (flag, value))]
 
 
 @app.command("stop")

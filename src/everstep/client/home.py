@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class ServerInfo:
         version: of everstep.
         certificate: path of the certificate to trust, empty without TLS.
         fingerprint: SHA-256 of that certificate, hexadecimal.
+        options: what it was told and where it listens, by flag of ``everstep server start``; empty value = said so.
     """
 
     url: str
@@ -43,6 +45,7 @@ class ServerInfo:
     version: str
     certificate: str = ""
     fingerprint: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ class Home:
                 version=str(data["version"]),
                 certificate=str(data.get("certificate", "")),
                 fingerprint=str(data.get("fingerprint", "")),
+                options={str(flag): str(value) for flag, value in dict(data.get("options", {})).items()},
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -273,14 +273,21 @@ class Server:
         return [ProviderHealth(name, name not in troubles, troubles.get(name, "")) for name in self._names]
 
     def _info(self) -> ServerInfo:
+        options = self._options
+        listens = {"--host": options.host, "--port": str(self._listener.getsockname()[1])}
+        if options.advertise:
+            listens["--advertise"] = options.advertise
+        if options.own_tls:
+            listens["--tls"] = ""
         return ServerInfo(
             url=self.url,
             pid=self.context.pid,
             started_at=self.context.started_at,
             deployment=self.controller.deployment,
             version=__version__,
-            certificate=str(self._options.tls.certificate) if self._options.tls else "",
+            certificate=str(options.tls.certificate) if options.tls else "",
             fingerprint=self._fingerprint,
+            options={**listens, **options.told},
         )
 
 

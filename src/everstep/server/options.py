@@ -35,6 +35,7 @@ class Options:
 
     Attributes:
         port: None = the one it had last, else a free one.
+        told: what the command line says of where and what to serve, by flag; flags without a value have an empty one.
         told_where: whether anything was said about where to listen and how; if not, it is as last time.
         own_tls: serve with a certificate of the server's own making (``server.tls``).
         advertise: base URL that machines are told to call; empty = what the server listens on.
@@ -51,6 +52,7 @@ class Options:
     home: Home
     host: str = LOOPBACK
     port: int | None = None
+    told: Mapping[str, str] = field(default_factory=dict)
     told_where: bool = False
     tls: Tls | None = None
     own_tls: bool = False
@@ -98,6 +100,7 @@ def parse(arguments: Sequence[str]) -> Options:
         host=choose("host") or LOOPBACK,
         port=choose("port"),
         tls=Tls(_path(certificate, home), _path(key, home)) if certificate else None,
+        told=_told(given),
         told_where=any(choose(name) for name in ("host", "tls", "tls_cert", "insecure", "advertise")),
         own_tls=own_tls,
         insecure=bool(choose("insecure")),
@@ -186,6 +189,15 @@ def _advertised(url: str, *, tls: bool) -> str:
             Problem("--advertise", "", f"the server speaks TLS, '{url}' does not", "write https://HOST:PORT")
         )
     return url.rstrip("/")
+
+
+def _told(given: argparse.Namespace) -> dict[str, str]:
+    told = {name: value for name, value in vars(given).items() if value not in (None, False)}
+    for name in ("home", "log_file", "verbose"):
+        told.pop(name, None)
+    for name in told.keys() & {"cloud", "tls_cert", "tls_key"}:
+        told[name] = Path(told[name]).expanduser().resolve()
+    return {f"--{name.replace('_', '-')}": "" if value is True else str(value) for name, value in told.items()}
 
 
 def _path(text: str, home: Home) -> Path:
