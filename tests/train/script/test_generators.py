@@ -17,6 +17,14 @@ from everstep.train import randomness
 from everstep.train.script import generators
 
 START = random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _with_second(state: torch.Tensor) -> torch.Tensor:
+    """No draw on a CPU keeps a second number in single precision today, but a state may have one: the last 8 bytes."""
+    state[-4] = 1 - state[-4]
+    return state
+
+
 ACTS: dict[str, Callable[[], object]] = {
     "random": random.random,
     "second of a pair of python": lambda: random.gauss(0, 1),
@@ -32,6 +40,7 @@ ACTS: dict[str, Callable[[], object]] = {
     "second of a pair of torch": lambda: torch.randn(1),
     "in double precision": lambda: torch.randn(1, dtype=torch.float64),
     "a round of torch": lambda: torch.rand(624),
+    "second of a pair of torch in single precision": lambda: torch.set_rng_state(_with_second(torch.get_rng_state())),
     "state of torch": lambda: torch.set_rng_state(START[2]),
     "seed torch": lambda: torch.manual_seed(7),
     "nothing": lambda: None,
@@ -61,7 +70,17 @@ def test_the_state_is_what_the_generators_say_themselves(acts: list[str]) -> Non
         assert given_states() == truth(), act
 
 
-@pytest.mark.parametrize("act", ["random", "second of a pair of python", "rand", "second of a pair of numpy", "torch"])
+DRAWS = [
+    "random",
+    "second of a pair of python",
+    "rand",
+    "second of a pair of numpy",
+    "torch",
+    "second of a pair of torch",
+]
+
+
+@pytest.mark.parametrize("act", DRAWS)
 def test_each_draw_is_noticed(act: str) -> None:
     seen = set()
     for _ in range(4):
@@ -105,8 +124,46 @@ def test_a_state_is_not_got_again_where_nothing_was_drawn() -> None:
     second = generators.states()
     assert first["python"] is second["python"]
     assert first["numpy"] is second["numpy"]
+    assert first["torch"] is not second["torch"]
     random.random()
     np.random.rand()
     third = generators.states()
     assert third["python"] is not second["python"]
     assert third["numpy"] is not second["numpy"]
+    assert third["torch"] is second["torch"]
+    assert generators.states() is third
+
+
+@given(st.lists(st.sampled_from(sorted(ACTS)), max_size=12))
+def test_an_unknown_build_of_torch_is_asked_each_time(acts: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generators, "_TORCH_AT", None)
+        patch.setattr(generators, "_torch", generators._Torch())
+        for act in acts:
+            ACTS[act]()
+            assert given_states() == truth(), act
+
+
+def test_memory_of_torch_is_believed_only_where_each_draw_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert generators._torch_at() is not None, "this build's is known"
+    monkeypatch.setattr(generators, "_TORCH_BYTES", generators._TORCH_BYTES - 24)
+    assert generators._torch_at() is None, "the second of two numbers is not in what is looked at"
+    monkeypatch.undo()
+    monkeypatch.setattr(generators, "_seeded", lambda seed: bytes(2496))
+    assert generators._torch_at() is None, "the numbers are nowhere"
+
+
+def test_another_generator_in_place_of_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    generators.states()
+    other = torch.Generator().manual_seed(5)
+    monkeypatch.setattr(torch, "default_generator", other)
+    for _ in range(3):
+        assert generators.states()["torch"].tolist() == other.get_state().tolist()
+        torch.rand(1, generator=other)
+
+
+def test_a_python_generator_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    generators.states()
+    for getstate in (random.Random(4).getstate, lambda: "a state"):
+        monkeypatch.setattr(random, "getstate", getstate)
+        assert generators.states()["python"] == generators.states()["python"] == getstate()

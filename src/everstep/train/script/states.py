@@ -34,11 +34,18 @@ class States:
     own: mutables.Saved = field(default_factory=dict)
 
 
+_latest = [States({}, _NONE)]
+
+
 def capture(iterable: Any) -> States:
     """The states now; ``iterable`` is searched for small state of its own. Draws nothing."""
+    process = generators.states()
     if iterable is None or type(iterable) in _PLAIN or not (roots := _roots(iterable)):
-        return States(generators.states(), _NONE)
-    return States(generators.states(), mutables.capture(roots))
+        latest = _latest[0]
+        if latest.process is not process:
+            latest = _latest[0] = States(process, _NONE)
+        return latest
+    return States(process, mutables.capture(roots))
 
 
 def restore(states: States, iterable: Any = None) -> None:
