@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -329,8 +330,17 @@ def test_a_machine_is_ready_when_its_standby_has_imported(server: AgentServer, a
     driver.order(hs.PHASE_PREPARE, 0, what)
     until(lambda: len(_standbys(agent)) == 1, "a standby")
     assert agent.member.of_kind(hs.MSG_READY) == []
+    began = time.monotonic()
+    time.sleep(0.3)
+    waited_s = time.monotonic() - began
     gate.touch()
-    server.wait_message(agent.member, hs.MSG_READY)
+    ready = server.wait_message(agent.member, hs.MSG_READY)
+    assert ready["setup_s"] >= waited_s, "what was imported meanwhile is part of the set-up"
+    driver.order(hs.PHASE_RUN, 1, what)
+    driver.ended()
+    told = agent.member.of_kind(hs.MSG_READY)
+    assert len(told) > 1, "with the port of the next attempt"
+    assert {message["setup_s"] for message in told} == {ready["setup_s"]}, "it was set up once"
 
 
 def test_after_a_failure_standbys_get_ready_while_a_machine_is_replaced(

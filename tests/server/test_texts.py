@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.model.events import KINDS, Decided, Event, Restored, encode
+from everstep.model.events import KINDS, Decided, Event, InstanceReady, Restored, encode
 from everstep.model.ids import InstanceId, StreamId
+from everstep.model.ledger import Overhead
 from everstep.ports import Record
 from everstep.server.texts import TEXTS, said, text_of
 from everstep.server.views import decision_view, event_view
@@ -55,6 +56,11 @@ def test_what_planners_conclude_has_words_of_its_own() -> None:
     for kind in ("CauseSettled", "AttemptOverdue", "InstanceSilent", "KeepExpired", "BudgetSpent", "GaveUp"):
         assert not said(kind).startswith("note: ")
     assert text_of(Decided(effects=("CauseSettled",))) == "decided: settle why an attempt ended"
+
+
+def test_the_time_until_a_machine_is_ready_is_called_as_on_the_bill() -> None:
+    text = text_of(InstanceReady(InstanceId("i-1"), 7, 4.0))
+    assert text == f"machine i-1 is ready ({Overhead.SETUP} took 4.0 s)"
 
 
 def test_a_base_that_was_missed_is_named() -> None:

@@ -201,7 +201,7 @@ class Conductor:
             self._context.outbox.put(
                 hs.MSG_READY,
                 port=told[1],
-                setup_s=preparation.setup_s,
+                setup_s=preparation.ready(),
                 prepared=preparation.digest,
                 probe_port=self._probe_port,
             )

@@ -52,7 +52,7 @@ class Preparation:
 
     Attributes:
         done: whether it is over; then ``error`` is None or says why it failed, with ``rc`` of set-up.
-        setup_s: seconds it took.
+        setup_s: seconds it took, see ``ready``.
     """
 
     def __init__(self, context: Context, orders: Orders, on_done: OnDone) -> None:
@@ -62,6 +62,7 @@ class Preparation:
         self.error: str | None = None
         self.rc = 1
         self.setup_s = 0.0
+        self._is_told = False
         self._context = context
         self._orders = orders
         self._on_done = on_done
@@ -98,6 +99,13 @@ class Preparation:
         self._cancelled.set()
         if self._keeper is not None:
             self._keeper.kill()
+
+    def ready(self) -> float:
+        """Seconds of all that was waited for until the machine was told to be ready: the ranks' imports, too."""
+        if not self._is_told:
+            self._is_told = True
+            self.setup_s = time.monotonic() - self._began
+        return self.setup_s
 
     def _marker(self) -> dict[str, Any]:
         boot = ""

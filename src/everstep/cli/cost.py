@@ -47,7 +47,7 @@ def cost(
     """Show the bill of a job line by line, or what each job cost.
 
     On demand is what the same useful work would have cost there. Machine time adds up over machines, by the clock
-    that is billed.
+    that is billed. Setup is all between a machine that is up and one that is ready: files, `setup`, the ranks' imports.
 
     Example: `everstep cost j-7k2m`
     """

@@ -93,8 +93,9 @@ JOIN_IDENTITY = "identity"  # what the vendor signed about this machine: {name: 
 
 # Message kinds, agent -> server. Every message has seq, t, kind. "journal" = becomes an event; others are telemetry.
 MSG_HEARTBEAT = "heartbeat"  # attempt|null, ranks_alive: int; optional: warnings: [text], dropped: int (messages)
-MSG_READY = "ready"  # journal. port (the held master port), setup_s, prepared (digest of what was prepared),
-#                      probe_port. Told again with a new port as soon as an attempt started: the port of the next one
+MSG_READY = "ready"  # journal. port (the held master port), setup_s (with the ranks' imports, where they were waited
+#                      for), prepared (digest of what was prepared), probe_port. Told again with a new port as soon as
+#                      an attempt started: the port of the next one
 MSG_SETUP_FAILED = "setup_failed"  # journal. rc, tail (last lines of set-up output)
 MSG_CHECKED = "checked"  # journal. attempt, unreachable: [addresses]
 MSG_STARTED = "started"  # journal. attempt, ranks: int, spawned_at

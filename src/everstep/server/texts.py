@@ -187,7 +187,7 @@ TEXTS: dict[type[Event], Callable[[Any], str]] = {
     ev.VolumeDeleted: lambda e: f"disk {e.volume} is gone",
     ev.InstanceJoined: _joined,
     ev.InstanceBarred: lambda e: f"the agent of machine {e.instance} was not let in: {e.why}",
-    ev.InstanceReady: lambda e: f"machine {e.instance} is ready (set-up took {e.setup_s:.1f} s)",
+    ev.InstanceReady: lambda e: f"machine {e.instance} is ready (setup took {e.setup_s:.1f} s)",
     ev.SetupFailed: lambda e: f"setup failed on machine {e.instance} with exit code {e.rc}{_last_line(e.tail)}",
     ev.NoticeReceived: _notice,
     ev.InstanceSilent: _silent,
