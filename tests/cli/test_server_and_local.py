@@ -13,6 +13,7 @@ from everstep.client import results as r
 from everstep.client.api import Client
 from everstep.client.home import Home, ServerInfo
 from everstep.client.launcher import ServerFailed, ServerStatus
+from everstep.model.errors import Unreachable
 from everstep.providers.local import rpc
 from tests.cli.conftest import NOW, Cli, FakeClient
 
@@ -204,6 +205,40 @@ def test_the_box_itself_can_be_stopped(cli: Cli, box: list[tuple[str, dict[str, 
 def test_ls(cli: Cli, box: list[Any]) -> None:
     assert [line.split()[0] for line in cli("local", "ls").out.splitlines()] == ["MACHINE", "i-aa1", "i-ab2"]
     assert len(json.loads(cli("local", "ls", "--all", "-o", "json").out)) == 3
+
+
+@pytest.mark.parametrize(("ran", "said"), [(True, "stopped\n"), (False, "no server runs for {home}\n")])
+def test_a_box_that_goes_on_without_its_server_is_told(
+    cli: Cli, box: list[Any], monkeypatch: pytest.MonkeyPatch, home: Home, ran: bool, said: str
+) -> None:
+    monkeypatch.setattr(launcher, "stop", lambda home: ran)
+    done = cli("server", "stop")
+    line = "the cloud in a box goes on, with 2 machines, until everstep local stop ends both\n"
+    assert (done.code, done.out, done.err) == (0, said.format(home=home.path), line)
+
+
+def test_a_box_that_goes_on_without_machines_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def call(home: Path, method: str, params: Mapping[str, Any]) -> Any:
+        return {"instances": [machine("i-cc3", alive=False)]}
+
+    monkeypatch.setattr(rpc, "call", call)
+    monkeypatch.setattr(launcher, "stop", lambda home: True)
+    assert cli("server", "stop").err == (
+        "the cloud in a box goes on, without machines, until everstep local stop ends it\n"
+    )
+
+
+@pytest.mark.parametrize("trouble", [FileNotFoundError("no box"), Unreachable("it went away"), TimeoutError()])
+def test_a_box_that_does_not_answer_is_not_waited_for(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    async def call(home: Path, method: str, params: Mapping[str, Any]) -> Any:
+        raise trouble
+
+    monkeypatch.setattr(rpc, "call", call)
+    monkeypatch.setattr(launcher, "stop", lambda home: True)
+    done = cli("server", "stop")
+    assert (done.code, done.out, done.err) == (0, "stopped\n", "")
 
 
 def test_no_box_is_one_line_and_starts_none(cli: Cli, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ app = typer.Typer()
 BoxOption = Annotated[
     Path | None, typer.Option("--box", metavar="DIR", help="Folder of the box. Default: that of the server here.")
 ]
+_AT_ONCE_S = 2.0
 InstanceArgument = Annotated[str, typer.Argument(metavar="INSTANCE", help="Instance id, or the beginning of one.")]
 
 
@@ -41,6 +42,24 @@ def call(box: Path | None, method: str, params: Mapping[str, Any] | None = None)
 def instances(box: Path | None) -> list[dict[str, Any]]:
     """Every machine of the box, newest last."""
     return list(call(box, "status")["instances"])
+
+
+def left_behind(home: Home) -> str:
+    """One line about the box that goes on without its server; empty if none runs, or it does not answer at once."""
+    from everstep.providers.local import rpc
+
+    async def ask() -> Any:
+        async with asyncio.timeout(_AT_ONCE_S):
+            return await rpc.call(box_of(home), "status", {})
+
+    try:
+        alive = sum(1 for machine in asyncio.run(ask())["instances"] if machine["alive"])
+    except (EverstepError, OSError):
+        return ""
+    if not alive:
+        return "the cloud in a box goes on, without machines, until everstep local stop ends it"
+    many = wording.count(alive, "machine")
+    return f"the cloud in a box goes on, with {many}, until everstep local stop ends both"
 
 
 @app.command("ls")

@@ -97,22 +97,26 @@ def _words(asked: Mapping[str, str]) -> list[str]:
 def stop() -> None:
     """Stop the server. Jobs and their machines go on; machines stop by themselves when nobody renews their lease.
 
+    The cloud in a box goes on, too, if there is one: `everstep local stop` ends it.
+
     Example: `everstep server stop`
     """
+    from everstep.cli import local
     from everstep.client import launcher
 
     home = default_home()
     _not_elsewhere(home, "stop")
     live = _live_jobs(home)
-    if not launcher.stop(home):
-        print(f"no server runs for {home.path}")
-        return
-    print("stopped")
-    if live:
+    stopped = launcher.stop(home)
+    print("stopped" if stopped else f"no server runs for {home.path}")
+    if stopped and live:
         # On stderr: what scripts read is the word above.
         many = f"{live} jobs go" if live > 1 else "1 job goes"
         text = f"{many} on without it, machines and bill included; everstep server start comes back to them"
         print(text if live > 1 else text.replace("them", "it"), file=sys.stderr)
+    box = local.left_behind(home)
+    if box:
+        print(box, file=sys.stderr)
 
 
 def _live_jobs(home: Home) -> int:
