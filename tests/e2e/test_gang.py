@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -85,3 +86,38 @@ def test_notice_in_time_loses_no_step(rig: Rig) -> None:
     assert [a.cause for a in detail.attempts] == ["preemption", "success"]
     assert rig.client.cost(job).lost_steps == 0
     rig.check_settled()
+
+
+@pytest.mark.expensive(family="training through losses")
+@pytest.mark.parametrize("node", [0, 1])
+def test_rank_that_aborts_after_its_last_save_costs_a_restart_without_a_step(rig: Rig, node: int) -> None:
+    options = f"--steps {STEPS} --step-s 0.05 --abort-node {node}"
+    job = rig.trainer(nodes=2, options=options, recovery={"max_restarts": 1})
+    detail = rig.wait_phase(job, "succeeded")
+    _check_abort(rig, job, node)
+    assert [a.cause for a in detail.attempts] == ["user_error", "success"], "on a healthy machine it is the program's"
+    assert detail.user_failures == 1
+    rig.check_settled()
+
+
+@pytest.mark.expensive(family="training through losses")
+def test_rank_that_aborts_after_its_last_save_fails_a_job_without_restarts_and_retry_completes_it(rig: Rig) -> None:
+    job = rig.trainer(nodes=2, options=f"--steps {STEPS} --step-s 0.05 --abort-node 1")
+    detail = rig.client.wait(job, timeout_s=90)
+    assert (detail.phase, detail.exit_code) == ("failed", 128 + signal.SIGABRT)
+    assert "signal 6, on healthy machines" in detail.why
+    rig.client.retry(job)
+    detail = rig.wait_phase(job, "succeeded")
+    _check_abort(rig, job, 1)
+    assert (detail.exit_code, detail.user_failures) == (0, 0)
+    rig.check_settled()
+
+
+def _check_abort(rig: Rig, job: str, node: int) -> None:
+    """The second attempt began where the first had ended, and the weights are right."""
+    assert [(line.attempt, line.step) for line in rig.trail("ended") if line.node == node] == [(1, STEPS), (2, STEPS)]
+    assert [line.step for line in rig.trail("step") if line.node == node] == list(range(1, STEPS + 1))
+    assert rig.detail(job).attempts[1].base == f"1:{STEPS}"
+    assert rig.digest_file.read_text() == rig.undisturbed(nodes=2, steps=STEPS)
+    rig.check_ranks()
+    rig.check_tokens()

@@ -35,18 +35,19 @@ def _plain(folder: Path, *launcher: str) -> str:
     return done.stdout
 
 
-def _submit(rig: Rig, *launcher: str) -> str:
+def _submit(rig: Rig, *launcher: str, before: str = "", max_restarts: int = 0) -> str:
     step_s = "0.3" if launcher else "0.1"  # two ranks share the data: half as many steps must outlast two losses
     words = [sys.executable, *launcher, str(SCRIPT), "--step-s", step_s, "--out", "digest.txt"]
     # As people write it: nothing in the text says that the script is to be resumed. Each machine has a working folder
     # of another name, in which nothing is when the machine is new.
     keep = f"cp -r digest.txt runs {shlex.quote(str(rig.folder / 'kept'))}"
-    text = f"set -e\necho in $PWD\n{shlex.join(words)}\nmkdir {rig.folder / 'kept'}\n{keep}\necho done"
+    text = f"set -e\n{before}\necho in $PWD\n{shlex.join(words)}\nmkdir {rig.folder / 'kept'}\n{keep}\necho done"
     return rig.submit(
         text,
         stop_grace="6s",
         checkpoint={"every": "1s", "dir": str(rig.folder / "saves")},
         envs={"GLOO_SOCKET_IFNAME": "lo"},
+        recovery={"max_restarts": max_restarts},
     )
 
 
@@ -98,6 +99,23 @@ def test_weights_and_files_after_two_losses_are_those_of_a_plain_run(
     assert said == f"{places[0]}\n{output}done\n", "what was done again is not told again, byte for byte"
     (log,) = (rig.folder / "saves" / "automatic").glob("plain-*/stdout-0.log")
     assert log.read_text() == output, "the output of all attempts is that of a plain run, byte for byte"
+    rig.check_settled()
+
+
+@pytest.mark.expensive(family="training through losses")
+@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["python", "torchrun"])
+def test_abort_at_its_very_end_costs_a_restart_from_the_last_save(rig: Rig, launcher: tuple[str, ...]) -> None:
+    output = _plain(rig.folder / "plain", *launcher)
+    first_alone = "if [ $EVERSTEP_ATTEMPT = 1 ]; then export ABORT_AT_END=1; fi"
+    job = _submit(rig, *launcher, before=first_alone, max_restarts=1)
+    detail = rig.wait_phase(job, "succeeded")
+    assert [a.cause for a in detail.attempts] == ["user_error", "success"]
+    (base,) = (a.base for a in detail.attempts[1:])
+    assert base is not None
+    assert base.startswith("1:"), "it did not begin anew"
+    assert _contents(rig.folder / "kept") == _contents(rig.folder / "plain"), "weights and logs, byte for byte"
+    (log,) = (rig.folder / "saves" / "automatic").glob("plain-*/stdout-0.log")
+    assert log.read_text() == output, "the output of both attempts is that of a plain run, byte for byte"
     rig.check_settled()
 
 

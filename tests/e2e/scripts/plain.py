@@ -2,6 +2,7 @@
 
 Started by torchrun it is data-parallel. In its working folder it writes what trainings write: metrics line by line, the
 best weights, a history that it reads back. At its end the digest of the weights is printed and written to a file.
+With ``ABORT_AT_END`` in its environment it dies of SIGABRT after all that.
 
     python plain.py --epochs 4 --step-s 0.1 --out digest.txt
 """
@@ -9,6 +10,7 @@ best weights, a history that it reads back. At its end the digest of the weights
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import os
 import time
@@ -102,6 +104,9 @@ def main() -> None:
         args.out.write_text(digest_of(model))
     if world > 1:
         dist.destroy_process_group()
+    if os.environ.get("ABORT_AT_END"):
+        # As torch does it now and then: when the interpreter is all but gone.
+        ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)
 
 
 if __name__ == "__main__":

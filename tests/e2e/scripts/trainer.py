@@ -8,6 +8,7 @@ Everything it does is appended to ``TRAIL`` as by ``stepper.py``. At its end ran
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import json
 import os
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.1)
     parser.add_argument("--until-attempt", type=int, default=1, help="earlier attempts stop short of the last step")
     parser.add_argument("--share", type=int, default=0, help="so many steps each of those attempts may go further")
+    parser.add_argument("--abort-node", type=int, default=-1, help="dies of SIGABRT at the end of the first attempt")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
 
@@ -75,6 +77,9 @@ def main() -> None:
     tell(run, "ended", run.step)
     if world > 1:
         dist.destroy_process_group()
+    if run.attempt == 1 and args.abort_node == NODE:
+        # As torch does it now and then: when the interpreter is all but gone.
+        ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)
 
 
 if __name__ == "__main__":
