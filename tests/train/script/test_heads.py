@@ -115,6 +115,23 @@ def test_outer_loops_note_the_random_state_before_each_pass(course: Course) -> N
     assert states[3][1] != states[0][1]
 
 
+def test_all_loops_around_a_step_are_noted_whatever_was_around_an_earlier_one(course: Course) -> None:
+    unnoted = []
+
+    def look(record: Record) -> None:
+        around = course.heads.stack[1:-1] if record is course.heads.stack[-1] else []
+        unnoted.extend(
+            where(course.heads) for outer in around if outer.begun > 1 and outer.before_at != outer.begun - 1
+        )
+
+    course.look = look
+    f = "def f():\n  for i in range(2): step()\n"
+    g = "def g():\n  for j in range(2): f()\n"
+    course.run(f + g + "f()\nfor a in range(3): f()\nfor b in range(3):\n  g()\n  for c in range(3): g()\n")
+    assert unnoted == []
+    assert course.steps.count == 2 + 6 + 3 * 4 * 4
+
+
 def test_a_loop_that_never_steps_is_noted_a_few_times_only(course: Course) -> None:
     noted = []
     course.look = lambda record: noted.append(course.heads.stack[-1].start is not None)

@@ -58,6 +58,7 @@ class Record:
     """One time that a loop is gone through, as long as it lasts; the root of all stands for the script itself.
 
     Attributes:
+        around: it and all loops around it are known to have a loop inside that steps.
         loop: None for the root.
         frame: of the function that the loop is in.
         ordinal: how many times this loop had been entered before, in the same pass of the loop around it.
@@ -78,6 +79,7 @@ class Record:
     """
 
     __slots__ = (
+        "around",
         "atom",
         "before",
         "before_at",
@@ -115,7 +117,7 @@ class Record:
         self.iterator: Any = None
         self.entries: dict[Loop, int] = {}
         self.ended: list[Ended] = []
-        self.exhausted = self.stepped = False
+        self.exhausted = self.stepped = self.around = False
         self.shared: bool | None = False
 
     def checksum(self) -> str:
@@ -265,9 +267,12 @@ class Heads:
         assert record.loop is not None
         record.stepped = True
         record.loop.stepping = True
-        for outer in self.stack[1:-1]:
-            assert outer.loop is not None
-            outer.loop.outer = outer.loop.stepping = outer.noting = True
+        if self.stack[-2:][0].around:
+            return
+        for outer in self.stack[:-1]:
+            outer.around = outer.noting = True
+            if outer.loop is not None:
+                outer.loop.outer = outer.loop.stepping = True
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -377,6 +382,8 @@ class Marker(Entrances):
 
 def _length(iterable: Iterable[Any]) -> int | None:
     try:
+        if type(iterable) in _UNWATCHED:
+            return len(iterable)  # type: ignore[arg-type]
         return operator.length_hint(iterable, -1) if hasattr(type(iterable), "__len__") else None
     except Exception:
         # A length is nice to have; what a user's __len__ raises must not end the training.

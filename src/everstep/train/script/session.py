@@ -119,9 +119,13 @@ class Session:
         if self.heads.replay is not None:
             # A step of the setup, in a relaunch that has not arrived yet.
             return
-        self._parts.steps.alarm = None
+        parts = self._parts
+        parts.steps.alarm = None
         now = time.monotonic()
-        if self._votes is None and now < self._look_at and not self._counted_due() and not self._stopping():
+        # Written out where it is asked in each pass: a call takes as long as the rest.
+        counted_due = parts.every_steps is not None and self._counted_due()
+        stopping = parts.requests.stop or parts.terminations.asked
+        if now < self._look_at and self._votes is None and not counted_due and not stopping:
             return
         self._look_at = now + _LOOK_EVERY_S
         if self._parts.audits is not None:
