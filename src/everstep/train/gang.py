@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +14,25 @@ import torch
 import torch.distributed as dist
 
 from everstep.model import handshake
+
+_LET_GO_S = 0.02
+"""Time for gloo's worker threads to let go: they need microseconds once nobody holds the interpreter's lock."""
+
+
+def let_go() -> None:
+    """Wait until no worker thread of gloo can hold what it has worked on; before a group is dropped, and at the end.
+
+    Such a thread tells that a collective is done before it lets go of its tensors, for which it needs the interpreter's
+    lock. Once the interpreter ends it gets that no more, and the process dies of SIGABRT with all its work done
+    ("terminate called without an active exception", torch 2.13; https://github.com/pytorch/pytorch/issues/190489).
+    """
+    time.sleep(_LET_GO_S)
+
+
+@functools.cache
+def _let_go_at_exit() -> None:
+    """However often a process joins."""
+    atexit.register(let_go)
 
 
 @dataclass(frozen=True)
@@ -58,6 +80,8 @@ class Gang:
         local = int(env.get("LOCAL_RANK") or dist.get_rank() % max(1, world // max(1, nodes)))
         node = int(env.get(handshake.ENV_NODE_RANK) or env.get("GROUP_RANK") or 0)
         group = dist.new_group(backend="gloo") if world > 1 else None
+        if group is not None:
+            _let_go_at_exit()
         return Gang(dist.get_rank(), world, node, nodes, local == 0, where, group)
 
     def agree(self, *wishes: bool) -> tuple[bool, ...]:

@@ -8,20 +8,13 @@ second, for ever: seen with torch 2.13 where a script ends with ``all_gather_obj
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
 
-_LET_GO_S = 0.02
-"""Time for the worker thread to let go: it needs microseconds once nobody holds the interpreter's lock."""
-
-
-def let_go() -> None:
-    """Wait until no worker thread can hold what it has worked on; before a group is dropped."""
-    time.sleep(_LET_GO_S)
+from everstep.train.gang import let_go
 
 
 @contextmanager

@@ -26,11 +26,10 @@ import torch.distributed as dist
 from everstep.model import handshake
 from everstep.train.attempt import Refused
 from everstep.train.folder import Folder
-from everstep.train.gang import Gang
+from everstep.train.gang import Gang, let_go
 from everstep.train.lineage import candidates
 from everstep.train.opening import Opened
 from everstep.train.reports import Reporter
-from everstep.train.script.dropping import let_go
 from everstep.train.script.refusal import refuse
 from everstep.train.shard import Damaged, read_shard
 
