@@ -112,11 +112,14 @@ def test_a_frozen_machine_stands_still_with_all_it_runs(machines: Machines) -> N
     machines.boot("m1", "while :; do date +%s%N > tick.new; mv tick.new tick; sleep 0.02; done", variables={})
     wait_for(machines, "m1", "tick")
     machines.freeze("m1")
+
+    def states() -> set[str]:
+        stats = [Path(f"/proc/{key.pid}/stat").read_text() for key in machines.processes("m1")]
+        return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+    # What waits for the disk stops once that has answered.
+    until(lambda: states() == {"T"}, "a machine that stands still")
     tick = (machines.root("m1") / "tick").read_bytes()
-    states = [
-        Path(f"/proc/{key.pid}/stat").read_text().rpartition(")")[2].split()[0] for key in machines.processes("m1")
-    ]
-    assert set(states) == {"T"}
     machines.thaw("m1")
     until(lambda: (machines.root("m1") / "tick").read_bytes() != tick, "the next tick")
 
