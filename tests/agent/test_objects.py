@@ -31,7 +31,7 @@ def ask(
         line.connect(f"/proc/self/fd/{folder}/objects.sock")
         connection = http.client.HTTPConnection("agent", timeout=60)
         connection.sock = line
-        connection.request(method, path, body=None if headers else b"{}", headers=dict(headers))
+        connection.request(method, path, body=None if headers or method == "GET" else b"{}", headers=dict(headers))
         response = connection.getresponse()
         return response.status, response.read()
 

@@ -136,7 +136,8 @@ async def test_a_damaged_backup_is_passed_over_for_the_one_before(
     first, newest = (tmp_path / "bucket" / server.deployment / f"0000000{n}.tar.gz" for n in (1, 2))
     data = newest.read_bytes()
     middle = len(data) // 2
-    flipped = data[:middle] + bytes([data[middle] ^ 0xFF]) + data[middle + 1 :]
+    # Many bytes: a single one may be padding, and every file whole.
+    flipped = data[:middle] + bytes([byte ^ 0xFF for byte in data[middle : middle + 300]]) + data[middle + 300 :]
     bad = {"torn": data[:-900], "flipped": flipped, "empty": b"", "garbage": b"\x00" * 5000}[harm]
     newest.write_bytes(bad)
     back = Home(tmp_path / "back")
