@@ -91,7 +91,7 @@ def test_the_run_lives_through_the_drought() -> None:
 def test_faults_come_in_order_each_once_and_only_into_training(sights: list[tuple[int, bool]]) -> None:
     issued: list[Kind] = []
     for step, training in sights:
-        fault = scenario.next_fault(len(issued), step, 1000, training=training)
+        fault = scenario.next_fault(len(issued), step, 1000, under_way=training)
         if fault is not None:
             assert training
             assert step >= fault.at_fraction * 1000
@@ -101,4 +101,4 @@ def test_faults_come_in_order_each_once_and_only_into_training(sights: list[tupl
 
 @pytest.mark.parametrize(("step", "total"), [(None, 100), (50, None), (50, 0)])
 def test_without_known_progress_nothing_is_broken(step: int | None, total: int | None) -> None:
-    assert scenario.next_fault(0, step, total, training=True) is None
+    assert scenario.next_fault(0, step, total, under_way=True) is None

@@ -118,7 +118,7 @@ class Driver:
         if detail is None or sight.away:
             return
         fault = scenario.next_fault(
-            self.faults_done, detail.step, detail.total or self.total, training=is_training(detail)
+            self.faults_done, detail.step, detail.total or self.total, under_way=is_training(detail)
         )
         if fault is None:
             return

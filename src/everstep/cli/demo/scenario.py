@@ -57,15 +57,15 @@ SERVER_AWAY_S = 3.0
 """Between the server's end and its next start."""
 
 
-def next_fault(done: int, step: int | None, total: int | None, *, training: bool) -> Fault | None:
+def next_fault(done: int, step: int | None, total: int | None, *, under_way: bool) -> Fault | None:
     """The fault that is due.
 
     Args:
         done: how many faults were issued.
         step, total: where training is, None if not known.
-        training: the current attempt has done a step: the fault before it has been got over.
+        under_way: the current attempt has done a step: the fault before it has been got over.
     """
-    if done >= len(FAULTS) or not training or step is None or not total:
+    if done >= len(FAULTS) or not under_way or step is None or not total:
         return None
     fault = FAULTS[done]
     return fault if step >= fault.at_fraction * total else None
@@ -141,14 +141,14 @@ def _at(values: Sequence[float], hour: float) -> float:
 # --- The task --------------------------------------------------------------------------------------------------------
 
 
-def task_yaml(training: Training, python: str) -> str:
+def task_yaml(work: Training, python: str) -> str:
     """The demo's task file.
 
     Args:
-        training: how many steps, and how long they last.
+        work: how many steps, and how long they last.
         python: the Python to train with.
     """
-    command = f"{shlex.quote(python)} {SCRIPT} --steps {training.steps} --step-s {training.step_s:.4f} --out {WEIGHTS}"
+    command = f"{shlex.quote(python)} {SCRIPT} --steps {work.steps} --step-s {work.step_s:.4f} --out {WEIGHTS}"
     return f"""\
 # Two nodes, one rank on each. Spot is not mentioned, so the selector chooses between spot and on-demand.
 name: charlm
@@ -156,7 +156,7 @@ num_nodes: {NODES}
 workdir: .
 resources: {{accelerators: V100, ranks_per_node: 1}}
 recovery: {{cooldown: 20s}}
-work: {{steps: {training.steps}}}
+work: {{steps: {work.steps}}}
 outputs: [{WEIGHTS}]
 stop_grace: 5s
 run: |
