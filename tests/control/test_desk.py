@@ -24,7 +24,7 @@ def test_a_machine_joins_with_its_token_and_gets_a_credential() -> None:
     async def main(c: Counter) -> None:
         c.desk.send(ME, {"phase": "prepare"})
         answer = await c.desk.join(c.token, body())
-        assert c.desk.authenticate(answer["credential"]) == ME
+        assert c.desk.bearer(answer["credential"])[1] == ME
         assert (answer["lease_s"], answer["heartbeat_s"], answer["handshake"]) == (900.0, 1.0, h.HANDSHAKE_VERSION)
         assert answer["orders"]["phase"] == "prepare"
         assert c.inbox.events == [InstanceJoined(ME, "10.0.0.1", 7000)]
@@ -61,7 +61,7 @@ def test_no_text_that_was_made_up_is_a_token_or_a_credential(text: str) -> None:
         with pytest.raises(NotAuthorized):
             await c.desk.join(text, body())
         with pytest.raises(NotAuthorized):
-            c.desk.authenticate(text)
+            c.desk.bearer(text)
         assert c.inbox.events == []
 
     at_desk(main)
@@ -93,9 +93,9 @@ def test_a_credential_is_no_token_and_of_one_machine_only() -> None:
         with pytest.raises(NotAuthorized):
             await c.desk.join(credential, body())
         with pytest.raises(NotAuthorized):
-            c.desk.authenticate(c.token)
+            c.desk.bearer(c.token)
         with pytest.raises(NotAuthorized):
-            c.desk.authenticate(credential.replace("i-1", "i-2"))
+            c.desk.bearer(credential.replace("i-1", "i-2"))
 
     at_desk(main)
 
@@ -103,7 +103,7 @@ def test_a_credential_is_no_token_and_of_one_machine_only() -> None:
 def test_a_credential_survives_a_restart_of_the_server() -> None:
     async def main(c: Counter) -> None:
         credential = (await c.desk.join(c.token, body()))["credential"]
-        assert Counter(c.clock, up()).desk.authenticate(credential) == ME
+        assert Counter(c.clock, up()).desk.bearer(credential)[1] == ME
 
     at_desk(main)
 

@@ -232,6 +232,15 @@ def test_signs_of_life_of_a_machine_that_has_ended_are_refused_so_that_its_agent
     at_desk(main, ended())
 
 
+def test_the_last_words_for_one_job_are_not_those_of_the_next_one_on_the_same_machine() -> None:
+    async def main(c: Counter) -> None:
+        with pytest.raises(NotAuthorized):
+            await c.desk.report(ME, [{"seq": 1, **LATE[0]}], given_for=JobId("j-before"))
+        assert c.inbox.events == []
+
+    at_desk(main)
+
+
 def test_a_machine_of_which_the_journal_knows_no_join_has_to_join_before_it_tells_anything() -> None:
     async def main(c: Counter) -> None:
         with pytest.raises(NotAuthorized):

@@ -182,13 +182,10 @@ class FakeDesk:
             raise HandshakeMismatch("the agent speaks handshake 9 to 9, this server 1 to 1")
         return {"credential": CREDENTIAL, "handshake": 1, "lease_s": 900.0, "heartbeat_s": 5.0, "orders": None}
 
-    def authenticate(self, credential: str) -> InstanceId:
+    def bearer(self, credential: str) -> tuple[JobId, InstanceId]:
         if not credential.startswith("credential-of-"):
             raise NotAuthorized("unknown credential")
-        return InstanceId(credential.removeprefix("credential-of-"))
-
-    def bearer(self, credential: str) -> tuple[JobId, InstanceId]:
-        instance = self.authenticate(credential)
+        instance = InstanceId(credential.removeprefix("credential-of-"))
         return self.given_for.get(instance, JobId("j-1")), instance
 
     async def report(

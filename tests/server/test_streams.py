@@ -418,3 +418,18 @@ async def test_an_output_is_kept_whole_or_not_at_all(rig: Rig) -> None:
         wrong = await client.put("/agent/v1/outputs/w", content=b"x", headers={"X-Everstep-Sha256": "0" * 64})
     assert wrong.status_code == 422
     assert rig.context.files.outputs(JOB) == []
+
+
+async def test_what_a_machine_sends_is_of_the_job_that_its_credential_is_for_whatever_it_does_now(rig: Rig) -> None:
+    """A machine that one has at home works for one job after the other, under one name."""
+    later = JobId("j-0")  # found first by the name of the machine
+    rig.add(fakes.job(later, fakes.machine("i-1"), attempts=(fakes.attempt(1, "i-1"),)))
+    running(rig)
+    async with rig.client(token=fakes.CREDENTIAL) as client:
+        assert (await client.put("/agent/v1/outputs/model.pt", content=b"x")).status_code == 200
+        assert (await client.post("/agent/v1/logs?attempt=1&rank=0&offset=0", content=b"bye")).status_code == 200
+        assert (await client.get("/agent/v1/orders?seen=0&wait_s=0")).status_code == 401
+    assert [f.path for f in rig.context.files.outputs(JOB)] == ["node-0/model.pt"]
+    assert rig.context.files.outputs(later) == []
+    assert rig.context.logs.read(JOB, KEY, 0, 9) == (0, b"bye")
+    assert rig.context.logs.read(later, KEY, 0, 9) == (0, b"")

@@ -128,10 +128,6 @@ class AgentDesk:
     def _credential(self, job: JobId, instance: InstanceId) -> str:
         return f"{job}.{instance}.{self._mac('credential', job, instance)}"
 
-    def authenticate(self, credential: str) -> InstanceId:
-        """The machine a credential belongs to; raises NotAuthorized."""
-        return self.bearer(credential)[1]
-
     def bearer(self, credential: str) -> tuple[JobId, InstanceId]:
         """Job and machine that a credential was given out for; raises NotAuthorized."""
         job, _, rest = credential.partition(".")
@@ -228,14 +224,15 @@ class AgentDesk:
         Args:
             instance: who tells.
             messages: of the handshake.
-            given_for: the job of its credential. Facts of a machine that has ended are taken in for that job.
+            given_for: the job of its credential. Facts of a machine that has ended, or that has another job by now, are
+                taken in for that job.
 
         Raises:
             BadInput: a message that nobody understands; those before it were taken in.
             NotAuthorized: the machine is not part of a job any more, and told no fact.
         """
         job = self._inbox.job_of(instance)
-        if job is None:
+        if job is None or given_for not in (None, job):
             return await self._last_words(given_for, instance, messages)
         now = self._clock.now()
         self._telemetry.word(instance, now)

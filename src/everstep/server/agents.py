@@ -102,7 +102,9 @@ class AgentApp:
         return await self.counter.take(who, await _body(scope, receive, REPORT_BYTES, "the report"))
 
     async def _orders(self, scope: Scope, receive: Receive) -> Reply:
-        instance = self._instance(scope)
+        job, instance = self._bearer(scope)
+        if self._context.controller.job_of(instance) not in (None, job):
+            raise NotAuthorized(f"machine {instance} is not part of job {job} any more")
         query = _query(scope)
         seen, wait_s = _number(query, "seen"), min(_decimal(query, "wait_s"), LONGEST_WAIT_S)
         context = self._context
@@ -129,16 +131,15 @@ class AgentApp:
         return (204, b"") if orders is None else (200, _encode(orders))
 
     async def _logs(self, scope: Scope, receive: Receive) -> Reply:
-        instance = self._instance(scope)
+        job, instance = self._bearer(scope)
         query = _query(scope)
         key = LogKey(_number(query, "attempt"), instance, query.get("rank", ""))
         data = await _body(scope, receive, LOG_BYTES, "the piece of the log")
-        state, _ = self._context.whose(instance)
+        state, _ = self._context.whose(job, instance)
         return 200, _encode({"offset": self._context.logs.append(state.id, key, _number(query, "offset"), data)})
 
     async def _output(self, scope: Scope, receive: Receive) -> Reply:
-        instance = self._instance(scope)
-        state, machine = self._context.whose(instance)
+        state, machine = self._context.whose(*self._bearer(scope))
         path = _output_path(machine, scope["path"].removeprefix(hs.PATH_OUTPUTS))
         digest = _header(scope, b"x-everstep-sha256")
         found = await self._context.files.store_output(_pieces(receive), job=state.id, path=path, digest=digest)
@@ -147,7 +148,7 @@ class AgentApp:
         return 200, _encode({"sha256": found})
 
     async def _files(self, scope: Scope, receive: Receive) -> Reply:
-        job, instance = self._context.desk.bearer(_bearer(scope))
+        job, instance = self._bearer(scope)
         what = scope["path"].removeprefix(hs.PATH_FILES)
         asked = _object(await _body(scope, receive, JOIN_BYTES, "the question"))
         if what not in ("folder", "output"):
@@ -159,7 +160,7 @@ class AgentApp:
         # Who is gone may bring home what it has, but gets nothing that would be good for minutes.
         if bucket is None or self._context.controller.job_of(instance) != job:
             return 200, _encode(_NOT_BY_URL)
-        state, machine = self._context.whose(instance)
+        state, machine = self._context.whose(job, instance)
         if what == "folder":
             _check_named(state, digest)
             found = await bucket.folder(digest)
@@ -175,7 +176,7 @@ class AgentApp:
         return 200, _encode(told)
 
     async def _objects(self, scope: Scope, receive: Receive) -> Reply:
-        job, instance = self._context.desk.bearer(_bearer(scope))
+        job, instance = self._bearer(scope)
         # Bills and logs of a machine that is gone are taken in; but nobody will read what it publishes now.
         if self._context.controller.job_of(instance) != job:
             raise NotAuthorized(f"machine {instance} is not part of job {job} any more")
@@ -196,7 +197,7 @@ class AgentApp:
         raise NotFound(f"objects cannot be asked to {what[:40]}")
 
     def _workdir(self, scope: Scope) -> Path:
-        state, _ = self._context.whose(self._instance(scope))
+        state, _ = self._context.whose(*self._bearer(scope))
         digest = scope["path"].removeprefix(hs.PATH_WORKDIR)
         _check_named(state, digest)
         path = self._context.files.upload(digest)
@@ -212,9 +213,9 @@ class AgentApp:
             raise NotFound("there is no agent of that digest; the one of this server is in the boot settings")
         return found
 
-    def _instance(self, scope: Scope) -> InstanceId:
-        credential = _bearer(scope)
-        return self._context.desk.authenticate(credential)
+    def _bearer(self, scope: Scope) -> tuple[JobId, InstanceId]:
+        """Job and machine that the credential was given out for."""
+        return self._context.desk.bearer(_bearer(scope))
 
 
 class Reports:
@@ -249,12 +250,12 @@ class Reports:
                 raise BadInput(_NO_LIST)
         for message in messages:
             if message.get("kind") == hs.MSG_EXEC_ENDED:
-                self._exec_ended(instance, message)
+                self._exec_ended(job, instance, message)
         return 200, _encode(await self._context.desk.report(instance, messages, given_for=job))
 
-    def _exec_ended(self, instance: InstanceId, message: dict[str, Any]) -> None:
+    def _exec_ended(self, job: JobId, instance: InstanceId, message: dict[str, Any]) -> None:
         with contextlib.suppress(NotFound, TypeError, ValueError):
-            state, _ = self._context.whose(instance)
+            state, _ = self._context.whose(job, instance)
             exec_id = message.get("id", "")
             self._context.execs.ended(state.id, str(exec_id), instance, int(message.get("rc", 0)))
 

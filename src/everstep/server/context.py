@@ -35,8 +35,6 @@ JSON_BYTES = 4 << 20
 """Largest JSON body of the user API."""
 _SHORTEST = 3
 """Characters of the beginning of an id that names a job; all ids begin with the same two."""
-_REMEMBERED = 10_000
-"""Machines whose agents sent logs or outputs: a machine that is gone may still have some to send."""
 
 
 async def _no_providers() -> Sequence[ProviderHealth]:
@@ -89,7 +87,6 @@ class Context:
     ping_s: float = 15.0
     stopping: bool = False
     polls: set[asyncio.Task[Any]] = field(default_factory=set)
-    _jobs_of: dict[InstanceId, JobId] = field(default_factory=dict)
 
     def close(self) -> None:
         """Ends all streams and long polls; new ones end at once."""
@@ -140,17 +137,16 @@ class Context:
         self.allow(actor, verb, found[0])
         return found[0]
 
-    def whose(self, instance: InstanceId) -> tuple[JobState, InstanceState]:
-        """The job of a machine that lives, or of one of the last thousands that asked here. Raises NotFound."""
-        job = self.controller.job_of(instance) or self._jobs_of.get(instance)
-        state = self.controller.states.get(job) if job is not None else None
+    def whose(self, job: JobId, instance: InstanceId) -> tuple[JobState, InstanceState]:
+        """The job that a credential was given out for, and the machine in it.
+
+        A machine that is gone may still have logs or outputs to send: they are of this job, whatever it does now.
+        Raises NotFound.
+        """
+        state = self.controller.states.get(job)
         machine = state.by_instance(instance) if state is not None else None
         if state is None or machine is None:
             raise NotFound(f"no job has the machine {instance}")
-        self._jobs_of.pop(instance, None)
-        self._jobs_of[instance] = state.id
-        while len(self._jobs_of) > _REMEMBERED:
-            del self._jobs_of[next(iter(self._jobs_of))]
         return state, machine
 
 

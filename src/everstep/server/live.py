@@ -123,10 +123,6 @@ class LiveDesk(Protocol):
         """Trades a join token for a credential. Raises NotAuthorized, HandshakeMismatch, Conflict, NotYet."""
         ...
 
-    def authenticate(self, credential: str) -> InstanceId:
-        """Whose credential it is. Raises NotAuthorized."""
-        ...
-
     def bearer(self, credential: str) -> tuple[JobId, InstanceId]:
         """Job and machine that it was given out for. Raises NotAuthorized."""
         ...
