@@ -25,6 +25,11 @@ DATA = ROOT.parent / "shared" / "data"
 RUN_ALL = os.environ.get("EVERSTEP_TEST_ALL") == "1"
 LEFT_OUT = pytest.StashKey[int]()
 
+if not RUN_ALL:
+    # Before anything imports torch, and for all processes that tests start. Tensors here are tiny: for them a second
+    # thread only spins, on processors that other tests need (tests/train/test_faults.py: 28 s, with one thread 16 s).
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No deadline: two cores are shared with other tests, and a slow example is not a wrong one.
 _CALM: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("default", max_examples=30, **_CALM)

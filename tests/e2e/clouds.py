@@ -119,12 +119,15 @@ class CloudRig(Rig):
 
     # --- jobs --------------------------------------------------------------------------------------------------------
 
-    def gang(self, options: str, *, nodes: int = 2, run: str = "run", **resources: Any) -> str:
+    def gang(
+        self, options: str, *, nodes: int = 2, run: str = "run", recovery: Mapping[str, Any] | None = None, **more: Any
+    ) -> str:
         """Submits ``scripts/trainer.py``; its checkpoints go to the bucket, with the user's own key for that.
 
         Args:
             run: the folder in the bucket.
-            resources: more of ``resources`` in the task.
+            recovery: of the task.
+            more: of ``resources`` in the task.
         """
         secrets = {
             "AWS_ACCESS_KEY_ID": BUCKET_KEY,
@@ -133,8 +136,8 @@ class CloudRig(Rig):
             "AWS_ENDPOINT_URL": self.bucket_url,
         }
         checkpoint = {"every": "1s", "mirror": f"s3://{BUCKET}/{run}"}
-        given = {"ranks_per_node": 1, **resources}
-        return self.trainer(nodes=nodes, options=options, checkpoint=checkpoint, secrets=secrets, resources=given)
+        keys = {"checkpoint": checkpoint, "resources": {"ranks_per_node": 1, **more}, "recovery": dict(recovery or {})}
+        return self.trainer(nodes=nodes, options=options, secrets=secrets, **keys)
 
     def saved(self, job: str, attempt: int) -> list[int]:
         """Steps whose checkpoint an attempt has in the bucket."""

@@ -9,6 +9,9 @@ from tests.e2e.clouds import Cloud, CloudRig
 STEPS = 300
 SHARE = 50
 """What an attempt may do at most: enough for several saves, and the next one has as much before it."""
+COOLDOWN = "2m"
+"""After the fourth loss no zone is left that did not fail lately. With the usual half an hour the job would then wait
+three minutes for the one that has rested longest, with all that runs looking on."""
 
 
 def five_losses(rig: CloudRig, cloud: Cloud, **resources: Any) -> list[tuple[str, str]]:
@@ -23,7 +26,8 @@ def five_losses(rig: CloudRig, cloud: Cloud, **resources: Any) -> list[tuple[str
         Zones of master and child in each attempt but the last.
     """
     rig.supervise()
-    job = rig.gang(f"--steps {STEPS} --step-s 0.05 --until-attempt 6 --share {SHARE}", **resources)
+    options = f"--steps {STEPS} --step-s 0.05 --until-attempt 6 --share {SHARE}"
+    job = rig.gang(options, recovery={"cooldown": COOLDOWN}, **resources)
     zones: list[tuple[str, str]] = []
 
     def next_attempt(number: int) -> tuple[str, str]:

@@ -6,6 +6,7 @@ as JSON lines on stdin, answers go to stdout; at the end of stdin every child th
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -111,6 +112,9 @@ def _main() -> None:
     weight.grad = torch.ones(1)
     torch.optim.AdamW([weight]).step()
     alive: set[int] = set()
+    # What is imported stays: a collection in a fork need not look through it, nor copy its pages by that.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:

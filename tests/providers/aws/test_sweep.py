@@ -23,6 +23,8 @@ TWO_REGIONS = World(
     },
     on_demand_usd_per_h={"g4dn.xlarge": 0.526, "m5.large": 0.096},
 )
+# By its public parameter: a list of all the images there are takes a second each time.
+IMAGE = "resolve:ssm:/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
 OURS = {tags.DEPLOYMENT: "d-1", tags.JOB: "j-1", tags.PRICE: "0.526"}
 FOREIGN = {"team": "billing", "Name": "everstep:deployment"}
 
@@ -37,9 +39,8 @@ class Raw:
     def machine(self, marks: dict[str, str], kind: str = "g4dn.xlarge", **more: Any) -> str:
         listed = [{"Key": k, "Value": v} for k, v in marks.items()]
         marked = [{"ResourceType": r, "Tags": listed} for r in ("instance", "volume")]
-        image = self.ec2.describe_images()["Images"][0]["ImageId"]
         answer = self.ec2.run_instances(
-            ImageId=image, InstanceType=kind, MinCount=1, MaxCount=1, TagSpecifications=marked, **more
+            ImageId=IMAGE, InstanceType=kind, MinCount=1, MaxCount=1, TagSpecifications=marked, **more
         )
         return str(answer["Instances"][0]["InstanceId"])
 
@@ -176,7 +177,7 @@ async def test_whom_a_machine_calls(fake: FakeEc2, sweeper: AwsSweeper) -> None:
 
 
 async def test_what_is_not_permitted_is_said(make_fake: MakeFake, make_provider: MakeProvider) -> None:
-    allowed = {"ec2:DescribeInstances", "ec2:DescribeVolumes", "pricing:GetProducts", "ec2:DescribeImages"}
+    allowed = {"ec2:DescribeInstances", "ec2:DescribeVolumes", "pricing:GetProducts", "ssm:GetParameters"}
     fake = make_fake(TWO_REGIONS, allowed=frozenset({*allowed, "ec2:RunInstances", "ec2:CreateTags"}), hidden_s=0.0)
     machine = Raw(fake).machine(OURS)
     found = await make_provider(fake).sweeper().look([])
