@@ -98,6 +98,17 @@ def test_status_tells_the_story_of_a_job(cli: Cli, client: FakeClient) -> None:
     assert "exit code" not in out, "a running job has none"
 
 
+def test_an_ended_job_costs_what_it_cost_unless_its_machines_are_kept(cli: Cli, client: FakeClient) -> None:
+    assert " so far, $" in cli("status", RUNNING.job).out
+    ended = dataclasses.replace(RUNNING, phase="failed", ended_at=NOW, cost_usd=2.5, price_usd_per_h=0.0)
+    client.found = {RUNNING.job: ended}
+    out = cli("status", RUNNING.job).out
+    assert "  $2.50\n" in out
+    assert "so far" not in out
+    client.found = {RUNNING.job: dataclasses.replace(ended, price_usd_per_h=0.95, keep_until=NOW + 60)}
+    assert "  $2.50 so far, $0.95/h now\n" in cli("status", RUNNING.job).out
+
+
 def test_cost_of_a_job_shows_lines_savings_and_only_real_overhead(cli: Cli, client: FakeClient) -> None:
     out = cli("cost", "aaaa").out
     assert "0.5 h" in out

@@ -63,11 +63,12 @@ async def test_events_are_paged_in_order_with_a_text_for_people(rig: Rig) -> Non
         first = (await client.get(f"/api/v1/jobs/{JOB}/events")).json()["events"]
         rest = (await client.get(f"/api/v1/jobs/{JOB}/events?after={first[-1]['version']}")).json()["events"]
         wrong = await client.get(f"/api/v1/jobs/{JOB}/events?after=-1")
+        too_large = await client.get(f"/api/v1/jobs/{JOB}/events?after={2**63}")
     assert [e["version"] for e in first + rest] == list(range(1, 701))
     assert first[0].keys() == {"version", "at", "kind", "text", "body"}, "one number, that of `after`"
     assert first[0]["text"] == "machine i-0 is heard again"
     assert (first[0]["kind"], first[0]["body"]) == ("InstanceHeard", {"instance": "i-0"})
-    assert wrong.status_code == 422
+    assert wrong.status_code == too_large.status_code == 422
 
 
 async def test_why_gives_the_newest_decisions_first(rig: Rig) -> None:

@@ -27,7 +27,9 @@ _COLUMNS = (
 def events(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
-    after: Annotated[int, typer.Option("--after", min=0, help="Only events with a higher number (#, `version`).")] = 0,
+    after: Annotated[
+        int, typer.Option("--after", min=0, max=2**63 - 1, help="Only events with a higher number (#, `version`).")
+    ] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List what happened to a job, oldest first. With -f, one line per event as it happens.

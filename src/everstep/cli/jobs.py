@@ -57,7 +57,9 @@ _MACHINES = (
 
 def jobs(
     all_: Annotated[bool, typer.Option("--all", "-a", help="Also jobs that ended.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many, newest first.")
+    ] = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List jobs, newest first.
@@ -103,6 +105,13 @@ def status(job: JobArgument, output: OutputOption = Output.TABLE) -> None:
         print(f"all of it: {words.more}")
 
 
+def _cost(detail: JobDetail) -> str:
+    cost = wording.money(detail.cost_usd)
+    if detail.ended_at is not None and not detail.price_usd_per_h:
+        return cost
+    return f"{cost} so far, {wording.price(detail.price_usd_per_h)} now"
+
+
 def _survived(detail: JobDetail) -> str:
     recoveries = f"{detail.recoveries} recover{'y' if detail.recoveries == 1 else 'ies'}"
     return f"{wording.count(detail.preemptions, 'preemption')}, {recoveries}"
@@ -119,7 +128,7 @@ def _summary(detail: JobDetail) -> None:
             ("step", wording.progress(detail)),
             ("metrics", "  ".join(f"{name} {value:.4g}" for name, value in detail.metrics.items())),
             *(("warning", text) for text in detail.warnings),
-            ("cost", f"{wording.money(detail.cost_usd)} so far, {wording.price(detail.price_usd_per_h)} now"),
+            ("cost", _cost(detail)),
             ("survived", _survived(detail)),
             ("exit code", "" if detail.exit_code is None else str(detail.exit_code)),
             ("kept until", "" if detail.keep_until is None else wording.instant(detail.keep_until)),

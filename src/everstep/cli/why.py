@@ -24,7 +24,7 @@ _CANDIDATES = (
 def why(
     job: JobArgument,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="At most so many decisions, the newest ones.")
+        int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many decisions, the newest ones.")
     ] = 10,
     output: OutputOption = Output.TABLE,
 ) -> None:

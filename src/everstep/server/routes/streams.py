@@ -37,7 +37,9 @@ News = AsyncIterator[tuple[str, Any]]
 
 
 @router.get("/api/v1/jobs/{job}/events")
-async def events(request: Request, job: str, after: int = Query(default=0, ge=0), follow: bool = False) -> Any:
+async def events(
+    request: Request, job: str, after: int = Query(default=0, ge=0, le=2**63 - 1), follow: bool = False
+) -> Any:
     """The journal of a job."""
     context = context_of(request)
     state = await context.find(actor_of(request), Verb.READ, job)
