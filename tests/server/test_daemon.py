@@ -269,7 +269,7 @@ REFUSED = [
     (["--tls-cert", "c.pem"], "", 2, "a certificate needs its key"),
     (["--cloud", "nowhere.yaml"], "", 2, "there is no file"),
     ([], "providers: {nimbus: }", 2, "there is no provider 'nimbus'"),
-    ([], "providers: {local: {colour: red}}", 2, "unexpected keyword argument 'colour'"),
+    ([], "providers: {local: {colour: red}}", 2, "providers.local.colour: unknown key"),
     (["--cloud", "WRONG"], "", 2, "zoness: unknown key; did you mean 'zones'?"),
     (["--store", "mystery://x"], "", 2, "no store is called 'mystery'"),
     (["--port", "TAKEN"], "", 1, "is taken by another program"),

@@ -167,6 +167,7 @@ def _sweeper(provider: str, regions: list[str], project: str) -> Sweeper:
     """Of the provider as it is configured; of one that is not, of what the command line says."""
     from everstep import providers
     from everstep.providers.leftovers import Swept
+    from everstep.server.configured import check_keys
     from everstep.server.options import read_config
 
     file = default_home().config_file
@@ -181,10 +182,8 @@ def _sweeper(provider: str, regions: list[str], project: str) -> Sweeper:
         configured = {**_BARE[provider], **({"regions": regions} if regions else {})}
     if project:
         configured = {**configured, "project": project}
-    try:
-        made = factory(**configured)
-    except TypeError as error:
-        raise BadInput(Problem(str(file), f"providers.{provider}", str(error))) from None
+    check_keys(factory, configured, str(file), provider)
+    made = factory(**configured)
     if not isinstance(made, Swept):
         raise EverstepError(f"provider {provider} leaves nothing behind that could be swept")
     return made.sweeper()

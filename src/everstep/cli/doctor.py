@@ -40,6 +40,7 @@ def doctor(
     Example: `everstep doctor aws`
     """
     from everstep import providers
+    from everstep.server.configured import check_keys
     from everstep.server.options import read_config
 
     file = default_home().config_file
@@ -47,10 +48,8 @@ def doctor(
     factory = providers.load(provider)
     if provider not in configured:
         raise BadInput(Problem(str(file), f"providers.{provider}", "is not configured", f"see docs/{provider}.md"))
-    try:
-        patient = factory(**configured[provider])
-    except TypeError as error:
-        raise BadInput(Problem(str(file), f"providers.{provider}", str(error))) from None
+    check_keys(factory, configured[provider], str(file), provider)
+    patient = factory(**configured[provider])
     if not isinstance(patient, Examined):
         raise EverstepError(f"provider {provider} cannot be examined")
     findings = asyncio.run(patient.examine())

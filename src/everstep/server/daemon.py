@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import signal
@@ -37,6 +36,7 @@ from everstep.server.app import make_app
 from everstep.server.backup import LOGS_LOST, Backups
 from everstep.server.bucketfiles import BucketFiles
 from everstep.server.buckets import Buckets
+from everstep.server.configured import check_keys
 from everstep.server.context import Context
 from everstep.server.execs import ExecBook
 from everstep.server.files import Files
@@ -309,10 +309,7 @@ def make_providers(options: Options) -> dict[str, Provider]:
         arguments = dict(given)
         if name == "local":
             arguments = _local(options.home, arguments)
-        try:
-            inspect.signature(factory).bind(**arguments)
-        except TypeError as error:
-            raise BadInput(Problem(str(options.home.config_file), f"providers.{name}", str(error))) from None
+        check_keys(factory, arguments, str(options.home.config_file), name)
         made[name] = factory(**arguments)
     return made
 
