@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from everstep.model.causes import InstanceEnd
 from everstep.model.errors import NoCapacity, ProviderError, QuotaExceeded, Unreachable
 from everstep.ports import Launched, LaunchRequest, VolumeSpec
 from everstep.providers.gcp import GcpProvider, bulk, errors, naming
@@ -172,6 +173,30 @@ async def test_a_repeat_after_its_end_raises_no_dead(fake: FakeGce, make_provide
     await all_ended(fake, first, made)
     assert await launch(make_provider(fake), *requests) == made
     assert fake.left() == []
+
+
+async def test_one_that_was_gone_when_its_launch_was_answered_is_listed_as_ended(
+    fake: FakeGce, make_provider: MakeProvider
+) -> None:
+    first, second = make_provider(fake), make_provider(fake)
+    assert await second.resources(DEPLOYMENT) == []  # it does not look back again
+    requests = await requests_of(first, 2)
+    made = await launch(first, *requests)
+    await all_ended(fake, first, made)
+    assert await launch(second, *requests) == made
+    listed = {r.id: r for r in await second.resources(DEPLOYMENT)}
+    assert [(listed[name].alive, listed[name].end) for name in made] == [(False, InstanceEnd.OWNER)] * 2
+
+
+async def test_one_that_a_list_showed_before_it_was_taken_back_is_listed_to_its_end(
+    fake: FakeGce, make_provider: MakeProvider
+) -> None:
+    provider: Any = make_provider(fake)
+    (name,) = await launch(provider, (await requests_of(provider, 1))[0])
+    assert [r.id for r in await provider.resources(DEPLOYMENT)] == [name]
+    provider._listing.taken_back(name)
+    await all_ended(fake, provider, [name])
+    assert [(r.id, r.end) for r in await provider.resources(DEPLOYMENT)] == [(name, InstanceEnd.OWNER)]
 
 
 def test_that_there_are_too_few_is_the_reason_only_if_no_other_is_told() -> None:

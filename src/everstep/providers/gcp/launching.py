@@ -187,8 +187,7 @@ class Launching:
                 await asyncio.sleep(self._look_s)  # another call's: it may still come to nothing
                 continue
             launched = self._launched(request, name, machine, operation)
-            if machine is not None:
-                self._started(request, launched)
+            self._started(request, launched)  # also one that has ended since: the list is to tell when, and why
             return launched
 
     def _launched(self, request: LaunchRequest, name: str, machine: Json | None, operation: Json) -> Launched:

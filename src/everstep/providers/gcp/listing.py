@@ -78,7 +78,12 @@ class Listing:
         self._recent[launched.instance] = (self._now(), ProviderResource.of_launch(request, launched))
 
     def taken_back(self, name: str) -> None:
-        """A machine that nobody was told of is being deleted: it is not shown, unless it stays."""
+        """A machine that nobody was told of is being deleted: it is not shown, unless it stays.
+
+        One that a list has shown meanwhile is somebody's already: its end is told as that of any other.
+        """
+        if name in self._alive:
+            return
         self._void[name] = self._now()
         self._recent.pop(name, None)
         self._alive.pop(name, None)
