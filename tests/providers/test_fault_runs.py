@@ -68,6 +68,13 @@ def test_gangs_are_all_or_nothing_in_any_weather(cloud: str, seed: int) -> None:
     assert play_gangs(vendor(cloud), seed, sure=sure_of(seed)) == []
 
 
+@pytest.mark.parametrize(("cloud", "seed"), seeds(GANGS))
+def test_gangs_that_the_controller_launches_by_one_call_in_any_weather(cloud: str, seed: int) -> None:
+    run = play(vendor(cloud), seed, shared=True)
+    assert run.problems == []
+    assert run.states
+
+
 @pytest.mark.parametrize("cloud", VENDORS)
 def test_a_provider_that_forgets_is_found_out(cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every sample: it fails also where the runs lease nothing, and so prove nothing."""

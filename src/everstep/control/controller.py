@@ -361,8 +361,7 @@ class Controller:
 
     def _after(self, outcome: Outcome) -> None:
         """What was decided is in the journal: do it."""
-        for effect in outcome.effects:
-            self._doer.do(effect)
+        self._doer.do(*outcome.effects)
         if outcome.orders:
             reach("orders.before")
         briefings: dict[JobId, Briefing] = {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from everstep.control.faults import reach
@@ -22,6 +23,7 @@ from everstep.model.events import (
 )
 from everstep.model.ids import DeploymentId, InstanceId, JobId, LaunchToken
 from everstep.model.job import InstancePhase, JobState
+from everstep.model.offers import Pool
 from everstep.ports import Clock, Launched, LaunchRequest, Provider, ProviderResource, VolumeSpec
 
 T = TypeVar("T")
@@ -66,16 +68,24 @@ class Running(Protocol):
         ...
 
 
+def _final(answer: Launched | Exception) -> Launched | ProviderError:
+    """An answer that need not be asked for again; raises what is none."""
+    if isinstance(answer, Launched) or (
+        isinstance(answer, ProviderError) and not isinstance(answer, Throttled | Unreachable)
+    ):
+        return answer
+    raise answer
+
+
 def _in_a_task(work: Coroutine[Any, Any, None], name: str) -> Running:
     return asyncio.get_running_loop().create_task(work, name=name)
 
 
 class Doer:
-    """Carries effects out, each in its own task.
+    """Carries effects out, each in its own task; launches of one job in one pool that come together are one call.
 
-    A call that is throttled or gets no answer is repeated with the same token, with growing pauses, until the
-    provider says yes
-    or no; so an effect is done once, however often the process dies in the middle.
+    A call that is throttled or gets no answer is repeated with the same tokens, with growing pauses, until the
+    provider says yes or no; so an effect is done once, however often the process dies in the middle.
     """
 
     def __init__(
@@ -95,19 +105,41 @@ class Doer:
         self._spawn = spawn
         self._tasks: dict[str, Running] = {}
 
-    def do(self, effect: Effect) -> None:
-        """Starts an effect; one that is under way already is not started twice."""
-        name, work = self._work(effect)
-        if work is None or (name in self._tasks and not self._tasks[name].done()):
-            return
-        task = self._spawn(work(), name)
-        self._tasks[name] = task
-        task.add_done_callback(lambda _: self._tasks.pop(name, None) if self._tasks.get(name) is task else None)
+    def do(self, *effects: Effect) -> None:
+        """Starts effects that were decided together; one that is under way already is not started twice."""
+        gangs: dict[tuple[JobId, Pool], dict[str, LaunchIntended]] = {}
+        starts: list[tuple[Collection[str], Callable[[], Coroutine[None, None, None]]]] = []
+        for effect in effects:
+            if not isinstance(effect, Launch):
+                name, work = self._work(effect)
+                if work is not None:
+                    starts.append(((name,), work))
+            elif not self._is_under_way(name := f"launch/{effect.event.token}"):
+                key = (effect.job, effect.event.offer.pool)
+                if key not in gangs:
+                    gangs[key] = {}
+                    starts.append((gangs[key].keys(), partial(self._launch, effect.job, gangs[key].values())))
+                gangs[key][name] = effect.event
+        for names, work in starts:
+            if not any(map(self._is_under_way, names)):
+                self._start(tuple(names), work())
+
+    def _is_under_way(self, name: str) -> bool:
+        return name in self._tasks and not self._tasks[name].done()
+
+    def _start(self, names: Sequence[str], work: Coroutine[None, None, None]) -> None:
+        task = self._spawn(work, names[0])
+
+        def over(_: object) -> None:
+            for name in names:
+                if self._tasks.get(name) is task:
+                    del self._tasks[name]
+
+        self._tasks.update(dict.fromkeys(names, task))
+        task.add_done_callback(over)
 
     def _work(self, effect: Effect) -> tuple[str, Callable[[], Coroutine[None, None, None]] | None]:
         match effect:
-            case Launch(job=job, event=e):
-                return f"launch/{e.token}", lambda: self._launch(job, e)
             case Terminate(job=job, event=t):
                 return f"terminate/{t.instance}", lambda: self.terminate(job, t.instance)
             case EnsureVolume(event=v):
@@ -119,12 +151,16 @@ class Doer:
 
     def resume(self, state: JobState) -> None:
         """After a restart: everything that was intended and has no outcome is done again."""
+        # What was decided at one instant was one call; so it is again, but for those whose outcome was written.
+        together: dict[float, list[Launch]] = {}
         for m in state.instances.values():
             if m.phase is InstancePhase.LAUNCHING:
                 intent = LaunchIntended(
                     m.token, m.launch_no, m.slot, m.offer, m.max_price_usd_per_h, m.shared_folder, m.volume
                 )
-                self.do(Launch(state.id, intent))
+                together.setdefault(m.intended_at, []).append(Launch(state.id, intent))
+        for launches in together.values():
+            self.do(*launches)
         for v in state.volumes.values():
             if v.volume is None and v.failed_at is None:
                 self.do(EnsureVolume(state.id, VolumeIntended(v.slot, v.name, v.zone, v.provider, v.size_gib)))
@@ -134,45 +170,59 @@ class Doer:
 
     async def close(self) -> None:
         """Stops waiting for outcomes; what was under way is done again after the next start."""
-        tasks = list(self._tasks.values())
+        tasks = list(dict.fromkeys(self._tasks.values()))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*(t for t in tasks if isinstance(t, asyncio.Task)), return_exceptions=True)
 
     # --- Effects ----------------------------------------------------------------------------------------------------
 
-    async def _launch(self, job: JobId, e: LaunchIntended) -> None:
-        state = self._doings.state(job)
-        request = LaunchRequest(
-            token=e.token,
-            deployment=self._deployment,
-            job=job,
-            launch_no=e.launch_no,
-            offer=e.offer,
-            max_price_usd_per_h=e.max_price_usd_per_h,
-            user_data=self._doings.user_data(job, e.token),
-            volume=e.volume,
-            gang=1 if state is None else state.task.gang.size,
-        )
-        provider = self._providers[e.offer.provider]
+    async def _launch(self, job: JobId, intents: Collection[LaunchIntended]) -> None:
+        """Machines of one pool, all or none of them; each has an outcome of its own in the journal."""
+        requests = self._requests(job, intents)
+        provider = self._providers[requests[0].offer.provider]
+        asked: list[LaunchRequest] = []
 
-        async def call() -> Launched:
-            answer = (await provider.launch((request,), all_or_nothing=True))[0]
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+        def wanted() -> bool:
+            """Whether anything is left to ask for: what a sweep has told already is not."""
+            asked[:] = [r for r in requests if self._still_launching(job, r.token)]
+            return bool(asked)
+
+        async def call() -> Sequence[tuple[LaunchToken, Launched | ProviderError]]:
+            answers = await provider.launch(tuple(asked), all_or_nothing=True)
+            return [(r.token, _final(answer)) for r, answer in zip(asked, answers, strict=True)]
 
         reach("launch.before")
         try:
-            launched = await self._until_known(provider.name, call, lambda: self._still_launching(job, e.token))
+            outcomes = await self._until_known(provider.name, call, wanted)
         except ProviderError as error:
-            self._doings.put(job, LaunchFailed(e.token, error.kind, str(error)))
-            return
-        reach("launch.after")
-        if launched is not None:
-            self._doings.put(
-                job, LaunchSucceeded(e.token, launched.instance, launched.started_at, launched.price_usd_per_h)
+            outcomes = [(r.token, error) for r in asked]
+        else:
+            reach("launch.after")
+        # Without a pause in between: what one call told is looked at together, and decided upon together.
+        for token, outcome in outcomes or ():
+            if isinstance(outcome, Launched):
+                event: Event = LaunchSucceeded(token, outcome.instance, outcome.started_at, outcome.price_usd_per_h)
+            else:
+                event = LaunchFailed(token, outcome.kind, str(outcome))
+            self._doings.put(job, event)
+
+    def _requests(self, job: JobId, intents: Collection[LaunchIntended]) -> list[LaunchRequest]:
+        state = self._doings.state(job)
+        return [
+            LaunchRequest(
+                token=e.token,
+                deployment=self._deployment,
+                job=job,
+                launch_no=e.launch_no,
+                offer=e.offer,
+                max_price_usd_per_h=e.max_price_usd_per_h,
+                user_data=self._doings.user_data(job, e.token),
+                volume=e.volume,
+                gang=1 if state is None else state.task.gang.size,
             )
+            for e in intents
+        ]
 
     def _still_launching(self, job: JobId, token: LaunchToken) -> bool:
         state = self._doings.state(job)

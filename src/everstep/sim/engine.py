@@ -170,8 +170,7 @@ class Engine:
         return ended is not None
 
     def _carry_out(self, outcome: Outcome, awakened: set[JobId]) -> None:
-        for effect in outcome.effects:
-            self._doer.do(effect)
+        self._doer.do(*outcome.effects)
         for instance, job in outcome.orders.items():
             state = self.kernel.states[job]
             machine = state.by_instance(instance)

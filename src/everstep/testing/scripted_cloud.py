@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from everstep.model import handshake as h
 from everstep.model.causes import InstanceEnd, NoticeKind
-from everstep.model.errors import PROVIDER_ERRORS, ProviderError, Unreachable
+from everstep.model.errors import PROVIDER_ERRORS, ProviderError, Throttled, Unreachable
 from everstep.model.ids import DeploymentId, InstanceId, LaunchToken, VolumeId
 from everstep.model.offers import Market, Offer
 from everstep.ports import (
@@ -23,6 +23,8 @@ from everstep.ports import (
     VolumeSpec,
 )
 from everstep.testing.scripted import LaunchScript, ScriptedWorld
+
+_ASK_AGAIN = (Throttled.kind, Unreachable.kind)
 
 
 class Stage(Protocol):
@@ -116,30 +118,38 @@ class ScriptedProvider:
     async def launch(
         self, requests: Sequence[LaunchRequest], *, all_or_nothing: bool
     ) -> Sequence[Launched | Exception]:
-        """As the script of the launch says."""
-        return [await self._launch(request) for request in requests]
+        """As the script of each launch says. Several take as long as the slowest; one that is refused refuses all."""
+        scripts = [self._script(request.token) for request in requests]
+        await self._stage.sleep(max((script.delay_s for script in scripts), default=0.0))
+        problems: list[tuple[LaunchToken, str]] = []
+        for request, script in zip(requests, scripts, strict=True):
+            token = request.token
+            tries = self._tries[token] = self._tries.get(token, 0) + 1
+            if token in self._made:
+                continue
+            problem = script.first[tries - 1] if tries <= len(script.first) else script.error
+            problems += [(token, problem)] if problem else []
+        if problems:
+            # What may still succeed is told only where nothing is refused for good.
+            final = [p for p in problems if p[1] not in _ASK_AGAIN]
+            raise self._refusal(*(final or problems)[0])
+        lost = False
+        for request, script in zip(requests, scripts, strict=True):
+            if request.token not in self._made:
+                self._make(request)
+                if script.lost_answer:
+                    lost = True
+                    self.calls.append((request.token, "lost"))
+        if lost:
+            raise Unreachable("the line went dead")
+        return [self._answer(self._made[request.token]) for request in requests]
 
-    async def _launch(self, request: LaunchRequest) -> Launched:
-        token = request.token
+    def _script(self, token: LaunchToken) -> LaunchScript:
         if token not in self._launches:
             number = len(self._launches)
             scripts = self._world.launches
             self._launches[token] = scripts[number] if number < len(scripts) else LaunchScript()
-        script = self._launches[token]
-        await self._stage.sleep(script.delay_s)
-        tries = self._tries[token] = self._tries.get(token, 0) + 1
-        made = self._made.get(token)
-        if made is not None:
-            return self._answer(made)
-        if tries <= len(script.first):
-            raise self._refusal(token, script.first[tries - 1])
-        if script.error:
-            raise self._refusal(token, script.error)
-        machine = self._make(request)
-        if script.lost_answer:
-            self.calls.append((token, "lost"))
-            raise Unreachable("the line went dead")
-        return self._answer(machine)
+        return self._launches[token]
 
     def _refusal(self, token: LaunchToken, kind: str) -> ProviderError:
         self.calls.append((token, kind))

@@ -166,13 +166,14 @@ def scene_of(rng: Random) -> Scene:
     return Scene(nodes, tuple((at, kind, rng.randrange(1000)) for at, kind in zip(times, chosen, strict=True)))
 
 
-def play(vendor: Vendor, seed: int, *, sure: Sure | None = None) -> Run:
+def play(vendor: Vendor, seed: int, *, sure: Sure | None = None, shared: bool = False) -> Run:
     """The run of a seed, judged.
 
     Args:
         vendor: a fresh one.
         seed: of the scene, the weather and all else that is drawn.
         sure: a fault that is certain to be met.
+        shared: all machines see one folder: no disks, so that a gang is launched by one call.
     """
     rng = Random(seed)
     weather = Weather(Random(rng.getrandbits(64)), vendor.kinds, sure=sure)
@@ -181,7 +182,7 @@ def play(vendor: Vendor, seed: int, *, sure: Sure | None = None) -> Run:
     async def main(clock: VirtualClock) -> Run:
         vendor.start(clock)
         vendor.faults.weather = weather.meets
-        site = _Site(vendor, scene, weather, clock, rng)
+        site = _Site(vendor, scene, weather, clock, rng, shared=shared)
         try:
             await site.run()
         finally:
@@ -195,8 +196,11 @@ def play(vendor: Vendor, seed: int, *, sure: Sure | None = None) -> Run:
 class _Site:
     """A server that is killed and started again, and the world around it."""
 
-    def __init__(self, vendor: Vendor, scene: Scene, weather: Weather, clock: VirtualClock, rng: Random) -> None:
+    def __init__(
+        self, vendor: Vendor, scene: Scene, weather: Weather, clock: VirtualClock, rng: Random, *, shared: bool
+    ) -> None:
         self.result = Run()
+        self._shared = shared
         self._vendor = vendor
         self._scene = scene
         self._weather = weather
@@ -229,6 +233,8 @@ class _Site:
             """Scripted agents have no document that the vendor signed."""
 
         provider.launch, provider.check_identity = remember, anyone
+        if self._shared:
+            provider.shared_folder = lambda zone: "/shared"
         return provider
 
     def _new_controller(self) -> Controller:
@@ -371,8 +377,11 @@ class _Site:
             result.problems.append(f"jobs were forgotten: {sorted(result.states)}")
         result.problems += [f"not known to the journal: {r.id}" for r in self._controller.around.unknown()]
         result.problems += _leaks(states, self._vendor.left())
-        result.problems += _doubles(states, self._vendor)
-        result.problems += _bill(states, self._vendor.charges(), self._vendor.machines(), self._clock.now())
+        # Of a gang that was refused, what had started is taken back; the call that marks it so may have been lost.
+        refused = {str(m.token) for state in states for m in state.instances.values() if m.instance is None}
+        machines = [replace(m, void=m.void or (m.over and m.token in refused)) for m in self._vendor.machines()]
+        result.problems += _doubles(states, machines, self._vendor.disks())
+        result.problems += _bill(states, self._vendor.charges(), machines, self._clock.now())
 
 
 def _task(nodes: int) -> Task:
@@ -389,13 +398,13 @@ def _leaks(states: Sequence[JobState], left: set[str]) -> list[str]:
     return found + [f"gone, but the journal has it: {one}" for one in sorted(kept - left)]
 
 
-def _doubles(states: Sequence[JobState], vendor: Vendor) -> list[str]:
+def _doubles(states: Sequence[JobState], machines: Sequence[Seen], made: Sequence[str]) -> list[str]:
     known = {str(m.instance) for s in states for m in s.instances.values() if m.instance}
-    real = [m for m in vendor.machines() if not m.void]
+    real = [m for m in machines if not m.void]
     found = [f"{n} machines of the launch {token}" for token, n in Counter(m.token for m in real).items() if n > 1]
     found += [f"no job's machine: {m.instance}" for m in real if m.instance not in known]
     disks = {str(v.volume) for s in states for v in s.volumes.values() if v.volume}
-    return found + [f"no job's disk: {d}" for d in vendor.disks() if d not in disks]
+    return found + [f"no job's disk: {d}" for d in made if d not in disks]
 
 
 def _bill(states: Sequence[JobState], meter: Mapping[str, Bill], machines: Sequence[Seen], now: float) -> list[str]:
