@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,18 @@ def write(drill: Drill, body: str) -> None:
 def test_a_killed_script_ends_as_if_it_had_not_been(drill: Drill, body: str, stops: tuple[int, ...]) -> None:
     write(drill, body)
     survives(drill, *stops)
+
+
+@pytest.mark.parametrize("body", [bodies.EXITS, bodies.RAISES])
+def test_the_last_step_is_told_however_soon_after_a_look_the_script_ends(drill: Drill, body: str) -> None:
+    write(drill, body)
+    drill.every_steps = 5
+    drill.env[handshake.ENV_REPORT_DIR] = str(drill.place)
+    drill.launch(7)
+    drill.launch()
+    assert drill.resumed(), drill.said()
+    told = json.loads((drill.place / f"{handshake.REPORT_PROGRESS_PREFIX}0.json").read_text())
+    assert (told["step"], told["total"]) == (12, 12)
 
 
 def test_a_script_behind_a_command_line_library(drill: Drill) -> None:

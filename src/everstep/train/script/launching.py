@@ -348,7 +348,7 @@ def _run(start: _Start, session: Session, arriving: Arriving | None) -> None:
             arriving.never("the script came to its end")
     finally:
         if os.getpid() == pid:
-            start.reporter.flush()
+            session.tell_end()
             session.close()
 
 

@@ -103,6 +103,12 @@ class Session:
         self._setup.made = made
         self._resumed = True
 
+    def tell_end(self) -> None:
+        """Report the last step: those since the last look at the clock were not told yet."""
+        if self.heads.replay is None and self._parts.steps.count:
+            self._parts.reporter.progress(self._parts.steps.count, self._total, {})
+        self._parts.reporter.flush()
+
     def close(self) -> None:
         """The script is over. A single process completes the save that is under way."""
         if self._parts.audits is not None:
