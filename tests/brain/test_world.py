@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from everstep.brain.economics.ledger import account
@@ -82,7 +82,9 @@ class Rules:
         if before.goal is Goal.CANCEL:
             assert after.goal is Goal.CANCEL or after.goal is Goal.RUN, "cancel wins"
         if isinstance(event, CancelRequested):
-            assert after.goal is Goal.CANCEL
+            # What has failed stays that: then the machines go that were kept to look at.
+            kept = before.goal is Goal.FAIL and before.kept_from is not None
+            assert after.keep_until is None if kept else after.goal is Goal.CANCEL
         attempt = after.attempt
         if attempt is not None and attempt.phase is not GangPhase.ENDED:
             assert len(set(attempt.members)) == after.task.gang.size
@@ -164,6 +166,7 @@ def test_with_faulty_machines_every_job_succeeds_and_no_failure_is_charged(seed:
 
 
 @given(SEEDS, NODES, st.booleans())
+@example(20154, 4, True)  # cancelled while its machines are kept to look at
 def test_whatever_happens_every_job_ends_and_nothing_is_left(seed: int, nodes: int, shared: bool) -> None:
     recovery = replace(PATIENT, no_progress_limit=5, keep_on_failure_s=30.0)
     world = World(task(nodes, recovery=recovery), seed, EVERYTHING, shared=shared)
