@@ -68,5 +68,6 @@ def test_a_server_learns_of_it_from_its_configuration(tmp_path: Path) -> None:
     assert isinstance(provider, AwsProvider)
     assert provider.settings.types == ("g5.xlarge", "p4d.*")
     home.config_file.write_text("providers: {aws: {regions: [us-east-1], type: [g5.xlarge]}}\n")
-    with pytest.raises(BadInput, match=r"providers\.aws: .*'types'"):
+    with pytest.raises(BadInput, match=r"providers\.aws\.type: unknown key; did you mean 'types'\?") as told:
         daemon.make_providers(parse(["--home", str(tmp_path)]))
+    assert "providers.aws: types is missing" in str(told.value)
