@@ -39,6 +39,8 @@ from everstep.model.events import (
     Restored,
     RetryRequested,
     SetupFailed,
+    VolumeDeleted,
+    VolumeDeleteIntended,
     VolumeFailed,
     VolumeIntended,
     VolumeReady,
@@ -300,6 +302,16 @@ def test_without_a_shared_folder_a_disk_is_made_first_and_binds_the_zone() -> No
     assert decision.record.wait == "the disk of slot 0.0 is being made"
     (launch,) = launches(decide(with_disk(), shared={}))
     assert (launch.offer.zone, launch.volume) == ("b", "v-1")
+
+
+@pytest.mark.parametrize("late", [DISK, replace(DISK, volume=VolumeId("v-2"), name="j-test0001-0.0")])
+def test_what_is_told_late_of_a_disk_is_not_taken_for_its_successors(late: VolumeReady) -> None:
+    gone = [VolumeDeleteIntended(VolumeId("v-1")), VolumeDeleted(VolumeId("v-1"), 5.0)]
+    name = "j-test0001-0.0-2"
+    job = fold(with_disk(), [*gone, VolumeIntended(Slot(0, 0), name, "b", "box", 10.0), late])
+    assert job.volumes[name].volume is None
+    made = fold(job, [VolumeReady(Slot(0, 0), VolumeId("v-3"), 9.0, 0.001, name)])
+    assert made.volumes[name].volume == "v-3"
 
 
 def test_a_disk_is_attached_to_one_machine_at_a_time() -> None:

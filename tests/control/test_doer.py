@@ -234,7 +234,7 @@ def test_a_disk_is_made_and_deleted_with_the_vendors_times() -> None:
     async def main(doer: Doer, desk: Desk, vendor: Vendor, clock: VirtualClock) -> None:
         doer.do(EnsureVolume(JOB, DISK))
         await clock.sleep(2.0)
-        ready = VolumeReady(DISK.slot, VolumeId("v-disk"), START + 0.6151, 0.0001)
+        ready = VolumeReady(DISK.slot, VolumeId("v-disk"), START + 0.6151, 0.0001, DISK.name)
         assert desk.told == [ready]
         desk.job = fold(desk.job, [DISK, ready])
         doer.do(DeleteVolume(JOB, VolumeDeleteIntended(VolumeId("v-disk"))))
@@ -249,7 +249,7 @@ def test_a_vendor_that_does_not_list_just_then_does_not_lose_the_disk() -> None:
         vendor.errors["resources"] = [Unreachable("?"), Unreachable("?")]
         doer.do(EnsureVolume(JOB, DISK))
         await clock.sleep(2.0)
-        assert desk.told == [VolumeReady(DISK.slot, VolumeId("v-disk"), START + 0.6151, 0.0001)]
+        assert desk.told == [VolumeReady(DISK.slot, VolumeId("v-disk"), START + 0.6151, 0.0001, DISK.name)]
         vendor.errors["resources"] = [Unreachable("?")]
         desk.job = fold(desk.job, [DISK, desk.told[0]])
         doer.do(DeleteVolume(JOB, VolumeDeleteIntended(VolumeId("v-disk"))))
@@ -259,12 +259,43 @@ def test_a_vendor_that_does_not_list_just_then_does_not_lose_the_disk() -> None:
     doing(main)
 
 
+def test_a_disk_that_a_list_does_not_show_yet_is_billed_from_when_the_vendor_made_it() -> None:
+    async def main(doer: Doer, desk: Desk, vendor: Vendor, clock: VirtualClock) -> None:
+        look, looks = vendor.resources, itertools.count()
+
+        async def late(deployment: Any) -> Any:
+            return [] if next(looks) < 2 else await look(deployment)
+
+        vendor.resources = late  # type: ignore[method-assign]
+        doer.do(EnsureVolume(JOB, DISK))
+        await clock.sleep(5.0)
+        assert desk.told == [VolumeReady(DISK.slot, VolumeId("v-disk"), START + 0.6151, 0.0001, DISK.name)]
+
+    doing(main)
+
+
+def test_a_disk_of_which_a_sweep_told_is_not_made_again() -> None:
+    """It may be deleted by the time a lost call would be repeated, and what is made then is nobody's."""
+
+    async def main(doer: Doer, desk: Desk, vendor: Vendor, clock: VirtualClock) -> None:
+        vendor.errors["ensure_volume"] = [Unreachable("?")]
+        doer.do(EnsureVolume(JOB, DISK))
+        await clock.sleep(0.1)
+        seen = VolumeReady(DISK.slot, VolumeId("v-seen"), START, 0.0001, DISK.name)
+        desk.job = fold(desk.job, [DISK, seen, VolumeDeleted(VolumeId("v-seen"), START)])
+        await clock.sleep(5.0)
+        assert vendor.asked == ["ensure_volume"]
+        assert desk.told == []
+
+    doing(main)
+
+
 def test_a_disk_that_cannot_be_made_is_told() -> None:
     async def main(doer: Doer, desk: Desk, vendor: Vendor, clock: VirtualClock) -> None:
         vendor.errors["ensure_volume"] = [NoCapacity("no disks")]
         doer.do(EnsureVolume(JOB, DISK))
         await clock.sleep(2.0)
-        assert desk.told == [VolumeFailed(DISK.slot, "no_capacity", "no disks")]
+        assert desk.told == [VolumeFailed(DISK.slot, "no_capacity", "no disks", DISK.name)]
 
     doing(main)
 

@@ -382,7 +382,7 @@ def test_a_disk_whose_answer_was_lost_is_adopted_and_its_end_is_told() -> None:
     async def main(t: Tower) -> None:
         t.vendor.rows = [disk()]
         await t.watch.poll()
-        assert t.known.told == [VolumeReady(Slot(0, 0), VolumeId("v-1"), START, 0.05)]
+        assert t.known.told == [VolumeReady(Slot(0, 0), VolumeId("v-1"), START, 0.05, "n")]
         t.known.job = fold(t.known.job, t.known.told)
         t.vendor.rows = [disk(alive=False, ended_at=START + 9.0)]
         await t.watch.poll()

@@ -250,18 +250,25 @@ class Doer:
         spec = VolumeSpec(self._deployment, effect.job, e.name, e.zone, e.size_gib)
         reach("ensure_volume.before")
         try:
-            volume = await self._until_known(provider.name, lambda: provider.ensure_volume(spec), lambda: True)
+            volume = await self._until_known(
+                provider.name, lambda: provider.ensure_volume(spec), lambda: self._lacks_disk(effect.job, e.name)
+            )
         except ProviderError as error:
-            self._doings.put(effect.job, VolumeFailed(e.slot, error.kind, str(error)))
+            self._doings.put(effect.job, VolumeFailed(e.slot, error.kind, str(error), e.name))
             return
         reach("ensure_volume.after")
         if volume is None:
             return
         # Asked again: when a disk was made is what it is billed from.
-        truth = [r for r in await self._truth(provider, tries=_TRUTH_TRIES) if r.id == volume]
+        truth = [r for r in await self._truth(provider, tries=_TRUTH_TRIES, shows=volume) if r.id == volume]
         created_at = truth[0].started_at if truth else self._clock.now()
         price = truth[0].price_usd_per_h / e.size_gib if truth and e.size_gib else 0.0
-        self._doings.put(effect.job, VolumeReady(e.slot, volume, created_at, price))
+        self._doings.put(effect.job, VolumeReady(e.slot, volume, created_at, price, e.name))
+
+    def _lacks_disk(self, job: JobId, name: str) -> bool:
+        """Whether a disk is still to be made: a sweep may have told of it, and it may even be deleted by now."""
+        state = self._doings.state(job)
+        return state is None or name not in state.volumes or state.volumes[name].volume is None
 
     async def _delete_volume(self, effect: DeleteVolume) -> None:
         volume = effect.event.volume
@@ -281,16 +288,23 @@ class Doer:
         ended_at = gone[0].ended_at if gone and gone[0].ended_at is not None else self._clock.now()
         self._doings.put(effect.job, VolumeDeleted(volume, ended_at))
 
-    async def _truth(self, provider: Provider, *, tries: int = 1) -> Sequence[ProviderResource]:
-        """The provider's list; empty if it cannot be had in so many tries: then our own clock has to do."""
+    async def _truth(self, provider: Provider, *, tries: int = 1, shows: str = "") -> Sequence[ProviderResource]:
+        """The provider's list; empty if it cannot be had in so many tries: then our own clock has to do.
+
+        With ``shows`` it is asked again, as often, while that is not in it: lists lag behind.
+        """
+        seen: Sequence[ProviderResource] = ()
         for left in reversed(range(tries)):
             try:
-                return await provider.resources(self._deployment)
+                seen = await provider.resources(self._deployment)
             except ProviderError as error:
                 self._doings.trouble(provider.name, str(error))
-                if left:
-                    await self._clock.sleep(_FIRST_PAUSE_S * 2 ** (tries - left))
-        return ()
+            else:
+                if not shows or any(r.id == shows for r in seen):
+                    break
+            if left:
+                await self._clock.sleep(_FIRST_PAUSE_S * 2 ** (tries - left))
+        return seen
 
     async def _until_known(
         self, provider: str, call: Callable[[], Awaitable[T]], wanted: Callable[[], bool]

@@ -193,7 +193,7 @@ class Watch:
             unanswered = [v for v in volumes if v.volume is None]
             if r.alive and len(unanswered) == 1:
                 price = r.price_usd_per_h / r.size_gib if r.size_gib else 0.0
-                event = VolumeReady(unanswered[0].slot, VolumeId(r.id), r.started_at, price)
+                event = VolumeReady(unanswered[0].slot, VolumeId(r.id), r.started_at, price, unanswered[0].name)
                 self._pending.tell(state.id, event, r.id)
                 return
         if mine is None:

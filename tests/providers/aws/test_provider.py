@@ -284,6 +284,24 @@ async def test_ends_survive_a_restart(fake: FakeEc2, provider: AwsProvider, make
     assert not any(r.alive for r in found.values())
 
 
+async def test_a_machine_that_had_ended_before_is_not_ended_by_us(fake: FakeEc2, provider: AwsProvider) -> None:
+    """Where the list does not show it yet, our own memory must not make up an end that the bill would keep."""
+    offer = await offer_of(provider)
+    taken, ours = await start(provider, request_for(offer, 1), request_for(offer, 2))
+    await asyncio.sleep(QUICK.hidden_s)
+    fake.interrupt(taken.instance, notice_s=0.0)
+    await provider.terminate([taken.instance, ours.instance])
+    pages = provider.calls.pages
+
+    async def blind(region: str, method: str, *arguments: Any, **more: Any) -> Any:
+        return [] if method == "describe_instances" else await pages(region, method, *arguments, **more)
+
+    provider.calls.pages = blind  # type: ignore[method-assign]
+    found = {r.id: r for r in await provider.resources(DEPLOYMENT)}
+    assert found[taken.instance].alive
+    assert found[ours.instance].end == "owner"
+
+
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 

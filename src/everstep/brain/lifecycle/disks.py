@@ -15,9 +15,11 @@ def intended(s: JobState, e: VolumeIntended, now: float) -> JobState:
 
 def ready(s: JobState, e: VolumeReady, now: float) -> JobState:
     """The disk is there."""
+    if any(v.volume == e.volume for v in s.volumes.values()):
+        return s  # told again, of a disk that may be deleted by now: it is not that of its successor
 
     def made(v: VolumeState) -> VolumeState:
-        if v.slot != e.slot or v.volume is not None:
+        if not _is_meant(v, e) or v.volume is not None:
             return v
         return replace(
             v, failed_at=None, volume=e.volume, created_at=e.created_at, price_usd_per_gib_h=e.price_usd_per_gib_h
@@ -30,7 +32,7 @@ def failed(s: JobState, e: VolumeFailed, now: float) -> JobState:
     """The disk could not be made; ``plan`` tries again after a pause."""
 
     def mark(v: VolumeState) -> VolumeState:
-        return replace(v, failed_at=now) if v.slot == e.slot and v.volume is None and v.failed_at is None else v
+        return replace(v, failed_at=now) if _is_meant(v, e) and v.volume is None and v.failed_at is None else v
 
     tried = {n: mark(v) for n, v in s.volumes.items()}
     return replace(s, volumes=tried, alarm=f"no disk for slot {e.slot}: {e.message}")
@@ -47,3 +49,7 @@ def deleted(s: JobState, e: VolumeDeleted, now: float) -> JobState:
     """The disk is gone."""
     gone = {n: replace(v, deleted_at=e.deleted_at) if v.volume == e.volume else v for n, v in s.volumes.items()}
     return replace(s, volumes=gone)
+
+
+def _is_meant(v: VolumeState, e: VolumeReady | VolumeFailed) -> bool:
+    return v.slot == e.slot and e.name in ("", v.name)

@@ -84,21 +84,23 @@ class VolumeIntended(Event):
 
 @dataclass(frozen=True, slots=True)
 class VolumeReady(Event):
-    """The disk is there."""
+    """The disk is there. ``name``: which of the slot's disks; older journals do not say."""
 
     slot: Slot
     volume: VolumeId
     created_at: float
     price_usd_per_gib_h: float = 0.0
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeFailed(Event):
-    """The disk could not be made."""
+    """The disk could not be made. ``name``: as in ``VolumeReady``."""
 
     slot: Slot
     error: str
     message: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ REASONS: Mapping[str, InstanceEnd] = {
     "Client.UserInitiatedShutdown": InstanceEnd.OWNER,
 }
 """Why a machine ended. Any other ``Server.*`` is the vendor's fault: LOST."""
-_ENDED = ("shutting-down", "terminated")
+ENDED = ("shutting-down", "terminated")
+"""States from which a machine does not come back."""
 _MARKED = "marked-for-termination"
 """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html"""
 _INVISIBLE_S = 120.0
@@ -169,7 +170,7 @@ class Listing:
             self._calls.pages(region, "describe_volumes", "Volumes", Filters=filters, MaxResults=_PAGE),
         )
         machines = [i for reservation in reservations for i in reservation["Instances"]]
-        newly_ended = [m for m in machines if m["State"]["Name"] in _ENDED and m["InstanceId"] not in self._ended]
+        newly_ended = [m for m in machines if m["State"]["Name"] in ENDED and m["InstanceId"] not in self._ended]
         reclaimed_at: dict[str, float] = {}
         if any(m.get("InstanceLifecycle") == "spot" for m in newly_ended):
             reclaimed_at = await self._spot_ends(deployment, region)
@@ -209,7 +210,7 @@ class Listing:
         marks = tags.of(machine)
         spot = machine.get("InstanceLifecycle") == "spot"
         # A stopped machine still costs its disk, so it counts as alive: somebody has to end it.
-        alive = machine["State"]["Name"] not in _ENDED
+        alive = machine["State"]["Name"] not in ENDED
         if tags.VOID in marks:
             self._void.add(machine["InstanceId"])
         # One that was taken back answers no launch: under its token another one may be on its way.

@@ -28,7 +28,7 @@ from everstep.providers.aws.errors import GONE, code_of
 from everstep.providers.aws.groups import Groups
 from everstep.providers.aws.identity import IdentityCheck
 from everstep.providers.aws.launching import Launching
-from everstep.providers.aws.listing import Listing
+from everstep.providers.aws.listing import ENDED, Listing
 from everstep.providers.aws.market import NOTICE_S, Ec2Market
 from everstep.providers.aws.settings import checked
 from everstep.providers.aws.sweep import AwsSweeper
@@ -207,7 +207,7 @@ class AwsProvider:
         """One call for all; EC2 refuses the whole list for one id it does not know, which halving finds."""
         for _ in range(_UNSEEN_TRIES):
             try:
-                await self.calls.ec2(region, "terminate_instances", InstanceIds=ids)
+                told = await self.calls.ec2(region, "terminate_instances", InstanceIds=ids)
             except BadRequest as error:
                 if code_of(error) not in GONE:
                     raise
@@ -219,8 +219,10 @@ class AwsProvider:
                     return
                 await asyncio.sleep(self._look_s)
                 continue
-            for instance in ids:
-                self._listing.terminated(instance)
+            for ended in told["TerminatingInstances"]:
+                # One that was ending already was not ended by this call: when and why is for the list to tell.
+                if ended["PreviousState"]["Name"] not in ENDED:
+                    self._listing.terminated(ended["InstanceId"])
             return
         raise _unseen(ids)
 

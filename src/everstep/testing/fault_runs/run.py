@@ -13,13 +13,14 @@ from typing import Any, Protocol
 from everstep.brain.economics.ledger import account
 from everstep.control.controller import Controller
 from everstep.control.options import Options
+from everstep.model.causes import InstanceEnd
 from everstep.model.errors import Conflict
 from everstep.model.events import CancelRequested, Event, JobSubmitted, PauseRequested, UnpauseRequested
 from everstep.model.gang import Gang, SlotGroup, ZoneRule
 from everstep.model.ids import DeploymentId, InstanceId, JobId
 from everstep.model.job import JobState
 from everstep.model.ledger import LineKind
-from everstep.model.offers import AcceleratorWish, MachineRequirement
+from everstep.model.offers import AcceleratorWish, MachineRequirement, Market
 from everstep.model.task import Recovery, Task
 from everstep.ports import LaunchRequest, Provider
 from everstep.store.memory import MemoryStore
@@ -410,6 +411,14 @@ def _doubles(states: Sequence[JobState], machines: Sequence[Seen], made: Sequenc
 def _bill(states: Sequence[JobState], meter: Mapping[str, Bill], machines: Sequence[Seen], now: float) -> list[str]:
     """The ledger against the meter: every machine and disk of ours, by the cent of a cent."""
     told = {line.resource: line for state in states for line in account(state, now).lines}
+    # EC2 tells when a spot request was closed, but not when the host of an on-demand machine failed: until a list shows
+    # that, the machine is on our bill.
+    untold = {
+        str(m.instance)
+        for state in states
+        for m in state.instances.values()
+        if m.end is InstanceEnd.LOST and m.offer.market is Market.ON_DEMAND and m.offer.provider == "aws"
+    }
     found = []
     for resource, bill in meter.items():
         line = told.get(resource)
@@ -419,7 +428,7 @@ def _bill(states: Sequence[JobState], meter: Mapping[str, Bill], machines: Seque
         times = f"{line.start} to {line.end}, {bill.start} to {bill.end} by the meter"
         if line.end is None or bill.end is None or abs(line.start - bill.start) > 1.0:
             found.append(f"{resource}: {times}")
-        elif line.kind is LineKind.DISK and 0.0 < line.end - bill.end < _UNTOLD_S:
+        elif (line.kind is LineKind.DISK or resource in untold) and 0.0 < line.end - bill.end < _UNTOLD_S:
             continue
         elif abs(line.cost_usd - bill.usd) > 0.0005:
             found.append(f"{resource}: ${line.cost_usd:.5f}, ${bill.usd:.5f} by the meter; {times}")
