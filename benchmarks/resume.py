@@ -1,6 +1,6 @@
 """What it costs to resume a script from outside: time per step while nothing is saved, and a relaunch's way back.
 
-``python -m benchmarks resume`` takes about four minutes. One script, plainly and under
+``python -m benchmarks resume`` takes about six minutes. One script, plainly and under
 ``everstep.train.run``, in turns:
 
 * ``overhead``: steps of about 5 ms (calibrated) over a shuffled loader in epochs, no save meanwhile; how much longer a
