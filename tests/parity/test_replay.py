@@ -15,6 +15,11 @@ from tests.parity.generated import worlds
 from tests.parity.worlds import BY_NAME
 
 JOURNALS = sorted((Path(__file__).parent / "journals").glob("*.jsonl"))
+#: Journals whose decisions are others today, and what the first that differs said: they must still fold.
+OTHERWISE_TODAY = {
+    # A gang with disks of its own starts when all of them are there (designs/0007); slot 0 did not wait then.
+    "v0.1-disks_with_outputs": "'wait': 'the disk of slot 0.1 is being made'",
+}
 
 
 def test_there_are_recorded_journals() -> None:
@@ -33,7 +38,11 @@ def test_a_recorded_journal_folds_to_what_became_of_its_jobs(path: Path) -> None
 @pytest.mark.parametrize("path", JOURNALS, ids=[p.stem for p in JOURNALS])
 def test_the_brain_of_today_decides_as_it_did_then(path: Path) -> None:
     difference = Replayer(from_text(path.read_text())).first_difference()
-    assert difference is None, str(difference)
+    if path.stem in OTHERWISE_TODAY:
+        assert difference is not None, "decided as it was then: take it out of the list"
+        assert OTHERWISE_TODAY[path.stem] in str(difference)
+    else:
+        assert difference is None, str(difference)
 
 
 @given(worlds())

@@ -30,15 +30,16 @@ T4_OR_L4 = MachineRequirement((AcceleratorWish("T4", 1), AcceleratorWish("L4", 1
 
 
 class Site:
-    """A server on a fake cloud whose machines see one folder; its agents never come."""
+    """A server on a fake cloud whose machines see one folder, or have disks of their own; its agents never come."""
 
-    def __init__(self, cloud: str, clock: VirtualClock) -> None:
+    def __init__(self, cloud: str, clock: VirtualClock, *, shared: bool) -> None:
         self.vendor: Any = vendor(cloud)
         self.vendor.start(clock)
         self.clock = clock
         self.store = MemoryStore(wall=clock.now)
         provider = self.vendor.provider(Random(1))
-        provider.shared_folder = lambda zone: "/shared"
+        if shared:
+            provider.shared_folder = lambda zone: "/shared"
         self.controller = Controller(
             store=self.store,
             providers={provider.name: provider},
@@ -57,7 +58,7 @@ class Site:
         await self.controller.start()
         await self.controller.put(JOB, JobSubmitted(JOB, task, "user", "default"))
         end = self.clock.now() + 200.0
-        while len(found := [m for m in self.state.instances.values() if m.instance]) < nodes:
+        while len(found := [m for m in self.state.instances.values() if m.instance and m.alive]) < nodes:
             assert self.clock.now() < end, self.state
             await self.clock.sleep(0.5)
         return found
@@ -71,12 +72,12 @@ class Site:
         return self.vendor._fake.counted()
 
 
-def on_site(cloud: str, main: Callable[[Site], Any]) -> None:
+def on_site(cloud: str, main: Callable[[Site], Any], *, shared: bool = True) -> None:
     weather = Weather(Random(1), lambda call: ())
     weather.calm = True
 
     async def run(clock: VirtualClock) -> None:
-        site = Site(cloud, clock)
+        site = Site(cloud, clock, shared=shared)
         try:
             await main(site)
         finally:
@@ -107,6 +108,19 @@ def test_a_gang_on_ec2_is_one_call_for_each_machine() -> None:
 
 
 @pytest.mark.parametrize("cloud", VENDORS)
+def test_a_gang_with_disks_starts_at_one_instant_once_all_of_them_are_there(cloud: str) -> None:
+    async def main(site: Site) -> None:
+        machines = await site.launched(4)
+        disks = list(site.state.volumes.values())
+        assert len(disks) == 4
+        assert sorted(str(m.volume) for m in machines) == sorted(str(d.volume) for d in disks)
+        assert len({m.intended_at for m in machines}) == 1
+        assert all(m.intended_at >= d.created_at for m in machines for d in disks if d.created_at is not None)
+
+    on_site(cloud, main, shared=False)
+
+
+@pytest.mark.parametrize("cloud", VENDORS)
 def test_a_zone_with_room_for_four_of_five_gives_none_and_the_gang_goes_elsewhere(cloud: str) -> None:
     async def main(site: Site) -> None:
         zone = min(z for z, _ in side(cloud).WORLD.supplies)
@@ -127,3 +141,19 @@ def test_a_zone_with_room_for_four_of_five_gives_none_and_the_gang_goes_elsewher
         assert charged <= {"ec2": 4 * 0.17 / 60.0 + 1e-6, "gce": 0.0}[cloud]
 
     on_site(cloud, main)
+
+
+@pytest.mark.parametrize("cloud", VENDORS)
+def test_a_gang_with_disks_comes_whole_too_and_leaves_no_disk_where_it_was_refused(cloud: str) -> None:
+    async def main(site: Site) -> None:
+        zone = min(z for z, _ in side(cloud).WORLD.supplies)
+        machines = await site.launched(5)
+        assert {m.offer.zone for m in machines} != {zone} or {m.offer.market for m in machines} == {Market.ON_DEMAND}
+        await site.clock.sleep(60.0)
+        alive = [m for m in site.vendor.machines() if not m.over]
+        assert sorted(m.instance for m in alive) == sorted(str(m.instance) for m in machines)
+        there = [d for d in site.state.volumes.values() if d.deleted_at is None]
+        assert len({d.zone for d in there} | {m.offer.zone for m in machines}) == 1
+        assert sorted(str(m.volume) for m in machines) == sorted(str(d.volume) for d in there)
+
+    on_site(cloud, main, shared=False)

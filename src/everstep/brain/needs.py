@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from everstep.brain import guard
@@ -125,12 +125,26 @@ def disk_of(job: JobState, slot: Slot) -> VolumeState | None:
     return disks[-1] if disks else None
 
 
+def is_untouched(job: JobState, disk: VolumeState) -> bool:
+    """Whether nothing can be on a disk: no machine has it, and none that had it ever reported."""
+    return not any(m.alive or m.joined_at is not None for m in _users(job, disk))
+
+
+def is_loose(job: JobState, disk: VolumeState) -> bool:
+    """Whether a disk binds its slot to its zone no longer: a machine was tried there and came to nothing."""
+    return bool(_users(job, disk)) and is_untouched(job, disk)
+
+
+def _users(job: JobState, disk: VolumeState) -> list[InstanceState]:
+    return [m for m in job.instances.values() if disk.volume is not None and m.volume == disk.volume]
+
+
 def can_do_without(job: JobState, disk: VolumeState) -> bool:
     """Whether nothing but steps is lost with a disk (rule 10: restored from shared storage elsewhere).
 
     No machine has it, checkpoints are in the mirror, and nobody wants other files of it brought home.
     """
-    held = any(m.volume == disk.volume and m.alive for m in job.instances.values())
+    held = any(m.alive for m in _users(job, disk))
     return mirrored(job) and not held
 
 
@@ -146,10 +160,15 @@ def _others(job: JobState, picked: Sequence[Offer]) -> list[Offer]:
 
 
 def _zones(job: JobState, slot: Slot, rule: ZoneRule, picked: Sequence[Offer]) -> frozenset[str]:
-    disk = disk_of(job, slot)
-    if disk is not None and disk.failed_at is None:
-        return frozenset((disk.zone,))  # a disk attaches in its own zone only
-    return frozenset(o.zone for o in _others(job, picked)) if rule is ZoneRule.SAME_ZONE else frozenset()
+    own = _binding_zones(job, (slot,))
+    if own or rule is not ZoneRule.SAME_ZONE:
+        return own  # a disk attaches in its own zone only
+    return frozenset(o.zone for o in _others(job, picked)) or _binding_zones(job, job.task.gang.slots)
+
+
+def _binding_zones(job: JobState, slots: Iterable[Slot]) -> frozenset[str]:
+    disks = [disk for slot in slots if (disk := disk_of(job, slot)) is not None]
+    return frozenset(d.zone for d in disks if d.failed_at is None and not is_loose(job, d))
 
 
 def _regions(job: JobState, rule: ZoneRule, picked: Sequence[Offer]) -> frozenset[str]:

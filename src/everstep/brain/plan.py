@@ -16,7 +16,7 @@ from everstep.brain import guard, moving, stranded
 from everstep.brain.conclude import conclude
 from everstep.brain.economics.ledger import cost_usd
 from everstep.brain.lifecycle import Briefing, same_orders, transition
-from everstep.brain.needs import Needs, can_do_without, disk_of, policy_of, roomy, vacant
+from everstep.brain.needs import Needs, can_do_without, disk_of, is_loose, is_untouched, policy_of, roomy, vacant
 from everstep.brain.release import dead_volumes, leavers, next_look
 from everstep.brain.select import Choice, Selector
 from everstep.brain.snapshot import Heard, Settings, Snapshot
@@ -33,7 +33,7 @@ from everstep.model.events import (
     VolumeIntended,
 )
 from everstep.model.gang import Slot, ZoneRule
-from everstep.model.ids import JobId, launch_token
+from everstep.model.ids import JobId, VolumeId, launch_token
 from everstep.model.job import Goal, JobPhase, JobState, VolumeState
 from everstep.model.offers import Offer, Pool
 from everstep.model.task import OnNoCapacity
@@ -154,8 +154,11 @@ class _Planner:
 
     def _delete_disks(self) -> None:
         for event in dead_volumes(self.job):
-            self.effects.append(DeleteVolume(self.job.id, event))
-            self.reasons.append(f"delete disk {event.volume}: the job is {self.job.phase.value}")
+            self._delete_disk(event.volume, f"the job is {self.job.phase.value}")
+
+    def _delete_disk(self, volume: VolumeId, why: str) -> None:
+        self.effects.append(DeleteVolume(self.job.id, VolumeDeleteIntended(volume)))
+        self.reasons.append(f"delete disk {volume}: {why}")
 
     # What is missing ------------------------------------------------------------------------------------------------
 
@@ -178,17 +181,26 @@ class _Planner:
         if dry:
             self._cannot_fill(dry, found=len(picks))
             return
+        # A disk takes time to make or to come free: who has one does not start, and cost, until all have.
+        if not all([self._has_disk(slot, offer) for slot, offer, _ in picks]):
+            return
+        for pool, count in Counter(offer.pool for _, offer, _ in picks).items():
+            if not self._has_credit(pool, count):
+                return
         for slot, offer, reason in picks:
             self._lease(slot, offer, reason)
 
     def _lease(self, slot: Slot, offer: Offer, reason: str) -> None:
-        pool = offer.pool
-        credit_at = self._credit_at(pool)
+        if self._has_credit(offer.pool):
+            self._launch(slot, offer, self.job.launches + len(self._launches()) + 1)
+            self.reasons.append(f"slot {slot}: {offer.pool} at ${offer.price_usd_per_h:.4f}/h: {reason}")
+
+    def _has_credit(self, pool: Pool, count: int = 1) -> bool:
+        """Whether the pool may be asked for so many at once; for more than a minute allows: for as many as that."""
+        credit_at = self._credit_at(pool, min(count, self._per_minute()) - 1)
         if credit_at > self.now:
             self._waiting(f"pool {pool} has no launch credit", credit_at)
-        elif self._launch(slot, offer, self.job.launches + len(self._launches()) + 1):
-            self.planned[pool] = self.planned.get(pool, 0) + 1
-            self.reasons.append(f"slot {slot}: {pool} at ${offer.price_usd_per_h:.4f}/h: {reason}")
+        return credit_at <= self.now
 
     def _consider_move(self) -> None:
         """A gang that runs may go on elsewhere: the whole of a move is leased or nothing of it."""
@@ -212,15 +224,19 @@ class _Planner:
             self.wakes.append(credit_at)
             return
         self.candidates.extend(move.candidates)
+        if not all([self._has_disk(relief.slot, relief.offer) for relief in move.reliefs]):
+            return
         first = self.job.launches + 1
         for number, (slot, offer, reason) in enumerate(move.reliefs, first):
-            if self._launch(slot, offer, number, move=first):
-                self.planned[offer.pool] = self.planned.get(offer.pool, 0) + 1
-                self.reasons.append(f"slot {slot} moves to {offer.pool} at ${offer.price_usd_per_h:.4f}/h: {reason}")
+            self._launch(slot, offer, number, move=first)
+            self.reasons.append(f"slot {slot} moves to {offer.pool} at ${offer.price_usd_per_h:.4f}/h: {reason}")
 
     def _credit_at(self, pool: Pool, more: int = 0) -> float:
-        per_minute = max(self.snapshot.settings.launches_per_minute, 1)
-        return self.snapshot.pools.credit_at(pool, self.now, per_minute, self.planned.get(pool, 0) + more)
+        planned = self.planned.get(pool, 0) + more
+        return self.snapshot.pools.credit_at(pool, self.now, self._per_minute(), planned)
+
+    def _per_minute(self) -> int:
+        return max(self.snapshot.settings.launches_per_minute, 1)
 
     def _launches(self) -> list[LaunchIntended]:
         return [e.event for e in self.effects if isinstance(e, Launch)]
@@ -292,30 +308,36 @@ class _Planner:
             inflight[pool] = inflight.get(pool, 0) + count
         return inflight
 
-    def _launch(self, slot: Slot, offer: Offer, launch_no: int, move: int = 0) -> bool:
+    def _has_disk(self, slot: Slot, offer: Offer) -> bool:
+        """Whether a machine can start there for the slot; a disk that it lacks is ordered, or waited for."""
+        if self.snapshot.shared_folders.get(offer.zone, ""):
+            return True
+        # Nothing is shared in that zone: the slot's disk must outlive its machines (rule 10).
+        disk = disk_of(self.job, slot)
+        if disk is None:
+            self._make_disk(slot, offer)
+        elif disk.failed_at is not None:
+            again_at = disk.failed_at + _DISK_PAUSE_S
+            if self.now >= again_at:
+                self._make_disk(slot, offer)
+            else:
+                self._waiting(f"the disk of slot {slot} could not be made", again_at)
+        elif disk.volume is None:
+            self._waiting(f"the disk of slot {slot} is being made", None)
+        elif disk.zone != offer.zone and is_loose(self.job, disk):
+            self._delete_disk(disk.volume, f"unused, and slot {slot} goes to {offer.zone}")
+            self._make_disk(slot, offer)
+        elif any(m.volume == disk.volume and m.alive for m in self.job.instances.values()):
+            self._waiting(f"the disk of slot {slot} is still attached to the machine that leaves", self.now + 1.0)
+        else:
+            return True
+        return False
+
+    def _launch(self, slot: Slot, offer: Offer, launch_no: int, move: int = 0) -> None:
+        """See ``_has_disk``, which is to be asked first."""
         job = self.job
         shared = self.snapshot.shared_folders.get(offer.zone, "")
-        volume = None
-        if not shared:
-            # Nothing is shared in that zone: the slot's disk must outlive its machines (rule 10).
-            disk = disk_of(job, slot)
-            if disk is None:
-                self._make_disk(slot, offer)
-                return False
-            if disk.failed_at is not None:
-                again_at = disk.failed_at + _DISK_PAUSE_S
-                if self.now >= again_at:
-                    self._make_disk(slot, offer)
-                else:
-                    self._waiting(f"the disk of slot {slot} could not be made", again_at)
-                return False
-            if disk.volume is None:
-                self._waiting(f"the disk of slot {slot} is being made", None)
-                return False
-            if any(m.volume == disk.volume and m.alive for m in job.instances.values()):
-                self._waiting(f"the disk of slot {slot} is still attached to the machine that leaves", self.now + 1.0)
-                return False
-            volume = disk.volume
+        disk = None if shared else disk_of(job, slot)
         token = launch_token(self.snapshot.deployment, job.id, launch_no, offer.key)
         event = LaunchIntended(
             token=token,
@@ -326,11 +348,11 @@ class _Planner:
             if job.task.max_price_usd_per_h is None
             else min(job.task.max_price_usd_per_h, offer.on_demand_usd_per_h),
             shared_folder=shared,
-            volume=volume,
+            volume=None if disk is None else disk.volume,
             move=move,
         )
         self.effects.append(Launch(job.id, event))
-        return True
+        self.planned[offer.pool] = self.planned.get(offer.pool, 0) + 1
 
     def _make_disk(self, slot: Slot, offer: Offer) -> None:
         wanted = self.job.task.gang.groups[slot.group].machine.disk_gib
@@ -357,8 +379,7 @@ class _Planner:
             # It must not tie the job to a zone that is dry: nothing is on it yet, or nothing that is not elsewhere too.
             why = "" if disk is None or disk.volume is None else self._why_without(empty, disk)
             if why and disk is not None and disk.volume is not None:
-                self.effects.append(DeleteVolume(self.job.id, VolumeDeleteIntended(disk.volume)))
-                self.reasons.append(f"delete disk {disk.volume}: {why}")
+                self._delete_disk(disk.volume, why)
         looked = len(choice.candidates)
         why = choice.reason
         if looked:
@@ -389,7 +410,7 @@ class _Planner:
         return True
 
     def _why_without(self, slot: Slot, disk: VolumeState) -> str:
-        if not any(m.volume == disk.volume and m.started_at is not None for m in self.job.instances.values()):
+        if is_untouched(self.job, disk):
             return "unused, in a zone without capacity"
         rule = self.job.task.gang.groups[slot.group].zones
         if not can_do_without(self.job, disk) or (rule is not ZoneRule.ANY and self._someone_comes()):

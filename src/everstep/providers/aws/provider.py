@@ -34,6 +34,7 @@ from everstep.providers.aws.settings import checked
 from everstep.providers.aws.sweep import AwsSweeper
 from everstep.providers.aws.volumes import Volumes
 from everstep.providers.finding import Finding
+from everstep.providers.sharing import Shared
 
 _BATCH = 500
 """So many ids in one call: TerminateInstances takes up to 1,000."""
@@ -129,6 +130,7 @@ class AwsProvider:
             notice_s=notice_s,
             now=now,
         )
+        self._listed = Shared(self._listing.resources)
         self._launching = Launching(
             self.calls,
             self.settings,
@@ -157,7 +159,7 @@ class AwsProvider:
 
     async def resources(self, deployment: DeploymentId) -> Sequence[ProviderResource]:
         """See ``Provider.resources``; what ended is listed for two hours."""
-        return await self._listing.resources(deployment)
+        return await self._listed.get(deployment)
 
     async def terminate(self, instances: Sequence[InstanceId]) -> None:
         """See ``Provider.terminate``."""

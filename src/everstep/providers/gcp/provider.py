@@ -35,6 +35,7 @@ from everstep.providers.gcp.listing import Listing
 from everstep.providers.gcp.market import NOTICE_S, GceMarket
 from everstep.providers.gcp.settings import checked
 from everstep.providers.gcp.sweep import GcpSweeper
+from everstep.providers.sharing import Shared
 
 
 class GcpProvider:
@@ -147,6 +148,7 @@ class GcpProvider:
             legacy=legacy,
             now=now,
         )
+        self._listed = Shared(self._listing.resources)
         self._launching = Launching(
             self.calls,
             settings,
@@ -170,7 +172,7 @@ class GcpProvider:
 
     async def resources(self, deployment: DeploymentId) -> Sequence[ProviderResource]:
         """See ``Provider.resources``; what ended is listed for two hours. Machines that have stopped are deleted."""
-        return await self._listing.resources(deployment)
+        return await self._listed.get(deployment)
 
     async def terminate(self, instances: Sequence[InstanceId]) -> None:
         """See ``Provider.terminate``: deletes them."""
