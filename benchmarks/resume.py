@@ -1,10 +1,11 @@
 """What it costs to resume a script from outside: time per step while nothing is saved, and a relaunch's way back.
 
-``python -m benchmarks resume`` takes about six minutes. One script, plainly and under
-``everstep.train.run``, in turns:
+``python -m benchmarks resume`` takes about four minutes. One script, plainly and under ``everstep.train.run``:
 
 * ``overhead``: steps of about 5 ms (calibrated) over a shuffled loader in epochs, no save meanwhile; how much longer a
-  step takes, in processor time (of the whole process, its threads included) and on the clock.
+  step takes, in processor time (of the whole process, its threads included) and on the clock. Both run at once on one
+  processor, but never together: each stops itself after an epoch, and the other makes its own. So a computer that is
+  faster in one second than in the next is so for both. Of a round the median of its epochs counts.
 * ``relaunch``: killed 20 steps after a save and started again; from the start of the process to the end of its first
   new step, beyond what ``python -c "import torch"`` takes. ``plain_start_s`` is the same for the script by itself.
 """
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -29,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _OVERHEAD_GOAL_PERCENT = 1.0
 _RELAUNCH_GOAL_S = 0.3
 
-#: What it has to tell goes to stderr: no resume cuts that. The first ``WARM`` steps are not timed.
+#: What it has to tell goes to stderr: no resume cuts that. An epoch has 100 steps.
 SCRIPT = """
 import json, os, signal, sys, time
 import torch
@@ -38,31 +40,31 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(1)
 torch.set_num_threads(1)
-WIDTH, EPOCHS, STOP_AT, WARM = (int(a) for a in sys.argv[1:5])
+WIDTH, EPOCHS, STOP_AT = (int(a) for a in sys.argv[1:4])
 data = TensorDataset(torch.randn(1600, 32), torch.randn(1600, 1))
 loader = DataLoader(data, batch_size=16, shuffle=True)
 model = nn.Sequential(nn.Linear(32, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-done, began = 0, (0.0, 0.0)
+done = 0
 for epoch in range(EPOCHS):
+    began = time.process_time(), time.perf_counter()
     for x, y in loader:
         loss = (model(x) - y).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         done += 1
-        if done == WARM:
-            began = time.process_time(), time.perf_counter()
         if STOP_AT:
             os.write(2, f"{done} {time.time()}\\n".encode())
             if done == STOP_AT:
                 os.kill(os.getpid(), signal.SIGKILL)
-if not STOP_AT:
-    ended, steps = (time.process_time(), time.perf_counter()), done - WARM
-    os.write(2, json.dumps([1000 * (b - a) / steps for a, b in zip(began, ended)]).encode())
+    if not STOP_AT:
+        ended = time.process_time(), time.perf_counter()
+        os.write(2, json.dumps([10 * (b - a) for a, b in zip(began, ended)]).encode() + b"\\n")
+        os.kill(os.getpid(), signal.SIGSTOP)
 """
 _EPOCH = 100
-_WARM = 100
+_WARM_EPOCHS = 2
 _EVERY, _STOP_AT = 50, 120
 
 
@@ -70,7 +72,7 @@ def main(arguments: list[str]) -> int:
     """See the module; exit status 1 where a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks resume --")
     parser.add_argument("--rounds", type=int, default=9, help="of each kind")
-    parser.add_argument("--epochs", type=int, default=11, help=f"of {_EPOCH} steps, where steps are timed")
+    parser.add_argument("--epochs", type=int, default=12, help=f"of {_EPOCH} steps, a round; two are not timed")
     parser.add_argument("--step-ms", type=float, default=5.0, help="about so long shall a step take")
     given = parser.parse_args(arguments)
     command = f"python -m benchmarks resume -- {' '.join(arguments)}".rstrip(" -")
@@ -85,21 +87,56 @@ def main(arguments: list[str]) -> int:
 def _width(place: Path, step_ms: float) -> int:
     """Of the model with which a step takes the processor about so long."""
     width = 64
-    while width < 8192 and _steps(place, width, 2, under=False)[0] < step_ms:
+    while width < 8192 and _epochs(place, width, 2, plain_only=True)[-1][0][0] < step_ms:
         width = int(width * 1.2)
     return width
 
 
-def _steps(place: Path, width: int, epochs: int, *, under: bool) -> list[float]:
-    """Milliseconds a step: of the processor, on the clock."""
-    script = ["train.py", str(width), str(epochs), "0", str(_WARM)]
-    with tempfile.TemporaryDirectory(dir=place) as saves:
-        command = [sys.executable, *(_under(saves, "--every", "3600s") if under else ()), *script]
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the script ended with {done.returncode}: {done.stderr[-2000:]}")
-    taken: list[float] = json.loads(done.stderr.splitlines()[-1])
-    return taken
+def _epochs(place: Path, width: int, epochs: int, *, plain_only: bool = False) -> list[list[list[float]]]:
+    """Milliseconds a step, by epoch; plainly and under everstep; of the processor and on the clock."""
+    script = ("train.py", str(width), str(epochs), "0")
+    cpu = min(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(dir=place) as saves, contextlib.ExitStack() as running:
+        found = []
+        ways = ((), _under(saves, "--every", "3600s"))[: 1 if plain_only else 2]
+        both = [running.enter_context(_Turns([sys.executable, *way, *script], place, cpu)) for way in ways]
+        for epoch in range(epochs):
+            order = both if epoch % 2 else both[::-1]  # who is first finds the other's data in the processor's cache
+            taken = {each: each.epoch() for each in order}
+            found.append([taken[each] for each in both])
+    return found
+
+
+class _Turns:
+    """A run of the script that waits after each epoch until it is told to go on."""
+
+    def __init__(self, command: Sequence[str], place: Path, cpu: int) -> None:
+        self._script = subprocess.Popen(
+            command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(os.environ)
+        )
+        os.sched_setaffinity(self._script.pid, {cpu})
+        self._began = False
+
+    def __enter__(self) -> _Turns:
+        return self
+
+    def epoch(self) -> list[float]:
+        """Lets it make one; what a step of it took. The first begins with the process, beside the other's."""
+        if self._began:
+            self._script.send_signal(signal.SIGCONT)
+        self._began = True
+        assert self._script.stderr is not None
+        line = self._script.stderr.readline()
+        if not line.startswith(b"["):
+            self._script.kill()
+            raise RuntimeError(f"the script ended: {line.decode()}{self._script.stderr.read().decode()[-2000:]}")
+        os.waitid(os.P_PID, self._script.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        taken: list[float] = json.loads(line)
+        return taken
+
+    def __exit__(self, *_: object) -> None:
+        self._script.kill()
+        self._script.communicate()
 
 
 def _under(saves: str, *pace: str) -> tuple[str, ...]:
@@ -107,16 +144,13 @@ def _under(saves: str, *pace: str) -> tuple[str, ...]:
 
 
 def _overhead(place: Path, command: str, width: int, given: argparse.Namespace) -> bool:
-    plain, under = [], []
-    for _ in range(given.rounds):
-        plain.append(_steps(place, width, given.epochs, under=False))
-        under.append(_steps(place, width, given.epochs, under=True))
+    rounds = [_epochs(place, width, given.epochs)[_WARM_EPOCHS:] for _ in range(given.rounds)]
     good = True
     for index, clock in enumerate(("processor time", "wall clock")):
-        bare = statistics.median(p[index] for p in plain)
-        more = [100 * (u[index] / p[index] - 1) for p, u in zip(plain, under, strict=True)]
+        bare = statistics.median(plain[index] for epochs in rounds for plain, _ in epochs)
+        more = [100 * (statistics.median(u[index] / p[index] for p, u in epochs) - 1) for epochs in rounds]
         case = f"overhead per step without saves, {clock}"
-        facts = {"plain_ms": bare, "steps": given.epochs * _EPOCH - _WARM, "width": width}
+        facts = {"plain_ms": bare, "steps": _EPOCH * len(rounds[0]), "width": width}
         result = report("resume", case, more, unit="%", command=command, goal=_OVERHEAD_GOAL_PERCENT, **facts)
         good = good and bool(result["reached"])
     return good
@@ -144,7 +178,7 @@ def _relaunch(place: Path, command: str, rounds: int) -> bool:
 
 def _first_step(place: Path, under: Sequence[str]) -> tuple[int, float]:
     """The first step that a launch makes, and seconds from its start to that step's end; it kills itself later on."""
-    command = [sys.executable, *under, "train.py", "64", "50", str(_STOP_AT), str(_WARM)]
+    command = [sys.executable, *under, "train.py", "64", "50", str(_STOP_AT)]
     began = time.time()
     with subprocess.Popen(
         command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=dict(os.environ)

@@ -12,7 +12,7 @@ from benchmarks import resume
 
 @pytest.mark.expensive(family="benchmarks")
 def test_a_killed_script_is_timed_from_its_first_new_step(capsys: pytest.CaptureFixture[str]) -> None:
-    resume.main(["--rounds", "1", "--epochs", "2", "--step-ms", "0.1"])
+    resume.main(["--rounds", "1", "--epochs", "3", "--step-ms", "0.1"])
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(f["bench"], f["unit"], f["n"]) for f in found] == [("resume", "%", 1)] * 2 + [("resume", "s", 1)]
     assert found[0]["steps"] == 100
