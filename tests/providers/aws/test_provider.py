@@ -203,6 +203,26 @@ async def test_a_gang_that_was_taken_back_can_be_asked_for_again(
     await end_all(provider)
 
 
+async def test_what_was_taken_back_is_marked_also_when_the_call_that_ends_it_was_lost(
+    make_fake: MakeFake, make_provider: MakeProvider
+) -> None:
+    fake = make_fake(hidden_s=0.0)
+    provider = make_provider(fake)
+    gang = [request_for(await offer_of(provider, zone), n) for n, zone in enumerate(("us-east-1a", "us-east-1b"))]
+    fake.fail("RunInstances", "stock_out", zone="us-east-1b")
+    fake.fail("CreateTags", "unavailable")
+    fake.fail("TerminateInstances", "unavailable")
+    with pytest.raises(Unreachable):
+        await start(provider, *gang)
+    (first,) = fake.cloud.machines.values()
+    assert tags.VOID in first.tags
+    # A process that remembers nothing: without the mark it would take the first machine for the answer.
+    both = await start(make_provider(fake), *gang)
+    assert first.id not in {m.instance for m in both}
+    assert len(both) == 2
+    await end_all(provider)
+
+
 async def test_a_disk_that_somebody_else_took_costs_no_machine(fake: FakeEc2, provider: AwsProvider) -> None:
     offer = await offer_of(provider)
     disk = await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "slot-0", offer.zone, 8.0))

@@ -218,9 +218,11 @@ class Launching:
         unmarked = [(r, i) for r, i in made if not await self._mark(r, i)]
         for request, _ in made:
             self._generations[request.token] = self._generations.get(request.token, 0) + 1
-        await self._terminate([instance for _, instance in made])
-        for request, instance in unmarked:  # was not visible yet; what could be ended is
-            await self._mark(request, instance)
+        try:
+            await self._terminate([instance for _, instance in made])
+        finally:
+            for request, instance in unmarked:  # was not visible yet; by now it may be
+                await self._mark(request, instance)
 
     async def _mark(self, request: LaunchRequest, instance: InstanceId) -> bool:
         mark = [{"Key": tags.VOID, "Value": "1"}]

@@ -101,17 +101,20 @@ class Ec2Vendor:
         with self._fake.server.lock:
             self._fake.cloud.settle()
             now = self._clock.now()
+            machines = list(self._fake.cloud.machines.values())
+            latest = {m.tags.get(tags.TOKEN): m.token for m in machines}
             return [
                 Seen(
                     InstanceId(m.id),
                     m.tags.get(tags.TOKEN, ""),
                     m.zone,
-                    tags.VOID in m.tags,
+                    # The call that marks one as taken back may be lost; the server goes on under another token then.
+                    tags.VOID in m.tags or (not m.alive(now) and latest[m.tags.get(tags.TOKEN)] != m.token),
                     m.state(now) == "running",
                     not m.alive(now),
                     None if m.doom is None else m.doom[0],
                 )
-                for m in self._fake.cloud.machines.values()
+                for m in machines
             ]
 
     def disks(self) -> list[str]:
