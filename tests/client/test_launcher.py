@@ -16,6 +16,7 @@ from typing import IO, Any
 import pytest
 
 from everstep.cli import link
+from everstep.cli.local import left_behind
 from everstep.client import launcher
 from everstep.client.api import Client
 from everstep.client.home import Home, NoServer, UnsafeFile
@@ -190,6 +191,7 @@ def test_a_server_that_ends_at_once_says_its_last_words(home: Home) -> None:
         launcher.start_background(home)
     assert str(caught.value).startswith("the server did not start (exit code 1): "), str(caught.value)
     assert str(caught.value).endswith(f"; its log is {home.log_file}")
+    assert left_behind(home) == "", "a cloud in a box was started for a server that cannot serve"
 
 
 @pytest.mark.usefixtures("no_server_is_started", "locked")

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from everstep.cli.local import left_behind
 from everstep.client import launcher
 from everstep.client.api import Client
 from everstep.client.home import Home, UnsafeFile
@@ -291,3 +292,4 @@ def test_what_cannot_start_says_why_in_one_line(home: Home) -> None:
     for (code, said), (wanted_code, text) in zip(ended, wanted, strict=True):
         assert (code, len(said.splitlines())) == (wanted_code, 1), said
         assert text in said
+    assert left_behind(home) == "", "a cloud in a box was started for a server that cannot serve"

@@ -106,11 +106,16 @@ async def run(options: Options, *, on_ready: Callable[[ServerInfo], None] = lamb
         fingerprint = listening.check_tls(options.tls) if options.tls is not None else ""
         os.chdir(options.home.path)
         found = make_providers(options)
-        await check_configurations(found)
-        listener = _listener(options)
-        store = open_store(options.store or f"sqlite:///{options.home.journal_file}")
-        server = Server(options, found, store, listener, fingerprint=fingerprint, lock=lock)
-        await server.run(on_ready)
+        with contextlib.closing(_listener(options)) as listener:
+            store = open_store(options.store or f"sqlite:///{options.home.journal_file}")
+            try:
+                server = Server(options, found, store, listener, fingerprint=fingerprint, lock=lock)
+                # Asking a provider may start something that outlives us, the cloud in a box: not if we cannot serve.
+                await check_configurations(found)
+            except BaseException:
+                await store.close()
+                raise
+            await server.run(on_ready)
     finally:
         lock.close()
 
