@@ -19,10 +19,10 @@ from everstep.cli import link
 from everstep.cli.local import left_behind
 from everstep.client import launcher
 from everstep.client.api import Client
-from everstep.client.home import Home, NoServer, UnsafeFile
+from everstep.client.home import HOME_VARIABLE, Home, NoServer, UnsafeFile, default_home
 from everstep.client.launcher import ServerFailed
 from everstep.client.wire import Unavailable
-from everstep.model.errors import EverstepError
+from everstep.model.errors import BadInput, EverstepError
 from everstep.server import files as files_module
 from tests.cli.conftest import PLAN, Cli, cli  # noqa: F401 - a fixture
 from tests.server import fakes
@@ -183,6 +183,14 @@ def test_a_server_that_was_told_something_wrong_says_what(cli: Cli, home: Home) 
     assert done.code == 2
     fault = f"{home.config_file}: port: expected a whole number"
     assert one_line(done) == f"the server did not start: {fault}; its log is {home.log_file}\n"
+
+
+def test_a_home_that_is_a_file_is_named_with_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv(HOME_VARIABLE, str(file))
+    with pytest.raises(BadInput, match=f"{HOME_VARIABLE}: {file} is not a folder"):
+        default_home()
 
 
 def test_a_server_that_ends_at_once_says_its_last_words(home: Home) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everstep.model.errors import EverstepError
+from everstep.model.errors import BadInput, EverstepError, Problem
 
 HOME_VARIABLE = "EVERSTEP_HOME"
 
@@ -132,9 +132,12 @@ class Home:
 
 
 def default_home() -> Home:
-    """``$EVERSTEP_HOME``, else ``~/.everstep``."""
+    """``$EVERSTEP_HOME``, else ``~/.everstep``. Raises BadInput where that is something else than a folder."""
     named = os.environ.get(HOME_VARIABLE)
-    return Home(Path(named).expanduser() if named else Path.home() / ".everstep")
+    path = Path(named).expanduser() if named else Path.home() / ".everstep"
+    if path.exists() and not path.is_dir():
+        raise BadInput(Problem(HOME_VARIABLE, "", f"{path} is not a folder", "name one; it is made if it is not there"))
+    return Home(path)
 
 
 def read_secret_line(path: Path) -> str:
