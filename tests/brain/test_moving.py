@@ -170,10 +170,12 @@ def test_spot_false_stays() -> None:
 
 
 def test_without_credit_a_move_waits_as_a_whole() -> None:
-    settings = Settings(launches_per_minute=1)
-    decision = decide(at_work(2), settings=settings)
+    asked = PoolBook({o.pool: PoolRecord(launched_at=(NOW - 5.0,)) for o in (SPOT_A, SPOT_B)})
+    decision = decide(at_work(2), settings=replace(PATIENT_EARS, launches_per_minute=1), pools=asked)
     assert launches(decision) == []
     assert decision.wake_at is not None
+    free = decide(at_work(2), settings=replace(PATIENT_EARS, launches_per_minute=1))
+    assert len(launches(free)) == 2, "credit for one does for all of it"
 
 
 def test_a_gang_of_one_zone_moves_to_one_zone() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from everstep.brain import guard
@@ -126,8 +126,10 @@ def disk_of(job: JobState, slot: Slot) -> VolumeState | None:
 
 
 def is_untouched(job: JobState, disk: VolumeState) -> bool:
-    """Whether nothing can be on a disk: no machine has it, and none that had it ever reported."""
-    return not any(m.alive or m.joined_at is not None for m in _users(job, disk))
+    """Whether nothing of the user's can be on a disk: no machine has it, and none that had it was in an attempt."""
+    users = _users(job, disk)
+    # Attempts of long ago are forgotten, but the first: whoever joined may have been in one of them.
+    return not any(m.alive or (job.attempts and m.joined_at is not None) for m in users)
 
 
 def is_loose(job: JobState, disk: VolumeState) -> bool:
@@ -137,6 +139,12 @@ def is_loose(job: JobState, disk: VolumeState) -> bool:
 
 def _users(job: JobState, disk: VolumeState) -> list[InstanceState]:
     return [m for m in job.instances.values() if disk.volume is not None and m.volume == disk.volume]
+
+
+def binding_disk(job: JobState, slot: Slot) -> VolumeState | None:
+    """The disk that binds a slot to its zone, if there is one."""
+    disk = disk_of(job, slot)
+    return None if disk is None or disk.failed_at is not None or is_loose(job, disk) else disk
 
 
 def can_do_without(job: JobState, disk: VolumeState) -> bool:
@@ -160,15 +168,11 @@ def _others(job: JobState, picked: Sequence[Offer]) -> list[Offer]:
 
 
 def _zones(job: JobState, slot: Slot, rule: ZoneRule, picked: Sequence[Offer]) -> frozenset[str]:
-    own = _binding_zones(job, (slot,))
-    if own or rule is not ZoneRule.SAME_ZONE:
-        return own  # a disk attaches in its own zone only
-    return frozenset(o.zone for o in _others(job, picked)) or _binding_zones(job, job.task.gang.slots)
-
-
-def _binding_zones(job: JobState, slots: Iterable[Slot]) -> frozenset[str]:
-    disks = [disk for slot in slots if (disk := disk_of(job, slot)) is not None]
-    return frozenset(d.zone for d in disks if d.failed_at is None and not is_loose(job, d))
+    if (disk := binding_disk(job, slot)) is not None:
+        return frozenset((disk.zone,))  # a disk attaches in its own zone only
+    if rule is not ZoneRule.SAME_ZONE:
+        return frozenset()
+    return frozenset(o.zone for o in _others(job, picked))
 
 
 def _regions(job: JobState, rule: ZoneRule, picked: Sequence[Offer]) -> frozenset[str]:

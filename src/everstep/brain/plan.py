@@ -7,7 +7,6 @@ what to lease, end and conclude. Both are pure: the live loop and the simulator 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -16,7 +15,17 @@ from everstep.brain import guard, moving, stranded
 from everstep.brain.conclude import conclude
 from everstep.brain.economics.ledger import cost_usd
 from everstep.brain.lifecycle import Briefing, same_orders, transition
-from everstep.brain.needs import Needs, can_do_without, disk_of, is_loose, is_untouched, policy_of, roomy, vacant
+from everstep.brain.needs import (
+    Needs,
+    binding_disk,
+    can_do_without,
+    disk_of,
+    is_loose,
+    is_untouched,
+    policy_of,
+    roomy,
+    vacant,
+)
 from everstep.brain.release import dead_volumes, leavers, next_look
 from everstep.brain.select import Choice, Selector
 from everstep.brain.snapshot import Heard, Settings, Snapshot
@@ -171,7 +180,8 @@ class _Planner:
         """A gang is leased whole or not at all: machines that wait for others cost, and keep them from other jobs."""
         picks: list[tuple[Slot, Offer, str]] = []
         dry: list[tuple[Slot, Choice]] = []
-        for slot in vacant(self.job):
+        # Who is bound by a disk chooses first: the others may have to come to him.
+        for slot in sorted(vacant(self.job), key=lambda slot: binding_disk(self.job, slot) is None):
             choice = self._choose(slot, [offer for _, offer, _ in picks])
             self.candidates.extend(c for c in choice.candidates if c not in self.candidates)
             if choice.offer is None:
@@ -184,23 +194,16 @@ class _Planner:
         # A disk takes time to make or to come free: who has one does not start, and cost, until all have.
         if not all([self._has_disk(slot, offer) for slot, offer, _ in picks]):
             return
-        for pool, count in Counter(offer.pool for _, offer, _ in picks).items():
-            if not self._has_credit(pool, count):
+        # Credit for one machine does for the gang, and nobody asks that pool again before the minute has caught up: who
+        # waited for credit for all of it would wait for ever beside jobs that need one machine each.
+        for _, offer, _ in picks:
+            credit_at = self._credit_at(offer.pool)
+            if credit_at > self.now:
+                self._waiting(f"pool {offer.pool} has no launch credit", credit_at)
                 return
-        for slot, offer, reason in picks:
-            self._lease(slot, offer, reason)
-
-    def _lease(self, slot: Slot, offer: Offer, reason: str) -> None:
-        if self._has_credit(offer.pool):
-            self._launch(slot, offer, self.job.launches + len(self._launches()) + 1)
+        for number, (slot, offer, reason) in enumerate(picks, self.job.launches + 1):
+            self._launch(slot, offer, number)
             self.reasons.append(f"slot {slot}: {offer.pool} at ${offer.price_usd_per_h:.4f}/h: {reason}")
-
-    def _has_credit(self, pool: Pool, count: int = 1) -> bool:
-        """Whether the pool may be asked for so many at once; for more than a minute allows: for as many as that."""
-        credit_at = self._credit_at(pool, min(count, self._per_minute()) - 1)
-        if credit_at > self.now:
-            self._waiting(f"pool {pool} has no launch credit", credit_at)
-        return credit_at <= self.now
 
     def _consider_move(self) -> None:
         """A gang that runs may go on elsewhere: the whole of a move is leased or nothing of it."""
@@ -218,8 +221,7 @@ class _Planner:
         move = moving.consider(self.job, self._needs(), selector, look)
         if move.look_at is not None:
             self.wakes.append(max(move.look_at, self.now + s.settings.patience_s))
-        counts = Counter(relief.offer.pool for relief in move.reliefs)
-        credit_at = max((self._credit_at(pool, count - 1) for pool, count in counts.items()), default=self.now)
+        credit_at = max((self._credit_at(relief.offer.pool) for relief in move.reliefs), default=self.now)
         if credit_at > self.now:
             self.wakes.append(credit_at)
             return
@@ -231,15 +233,9 @@ class _Planner:
             self._launch(slot, offer, number, move=first)
             self.reasons.append(f"slot {slot} moves to {offer.pool} at ${offer.price_usd_per_h:.4f}/h: {reason}")
 
-    def _credit_at(self, pool: Pool, more: int = 0) -> float:
-        planned = self.planned.get(pool, 0) + more
-        return self.snapshot.pools.credit_at(pool, self.now, self._per_minute(), planned)
-
-    def _per_minute(self) -> int:
-        return max(self.snapshot.settings.launches_per_minute, 1)
-
-    def _launches(self) -> list[LaunchIntended]:
-        return [e.event for e in self.effects if isinstance(e, Launch)]
+    def _credit_at(self, pool: Pool) -> float:
+        per_minute = max(self.snapshot.settings.launches_per_minute, 1)
+        return self.snapshot.pools.credit_at(pool, self.now, per_minute, self.planned.get(pool, 0))
 
     def _explain(self) -> None:
         """Rule 13: a job that stands still says why."""
@@ -310,10 +306,12 @@ class _Planner:
 
     def _has_disk(self, slot: Slot, offer: Offer) -> bool:
         """Whether a machine can start there for the slot; a disk that it lacks is ordered, or waited for."""
+        disk = disk_of(self.job, slot)
         if self.snapshot.shared_folders.get(offer.zone, ""):
+            if disk is not None and disk.volume is not None and is_loose(self.job, disk):
+                self._delete_disk(disk.volume, f"unused, and slot {slot} goes to {offer.zone}")
             return True
         # Nothing is shared in that zone: the slot's disk must outlive its machines (rule 10).
-        disk = disk_of(self.job, slot)
         if disk is None:
             self._make_disk(slot, offer)
         elif disk.failed_at is not None:
@@ -374,7 +372,9 @@ class _Planner:
             return
         if self._leave(slot):
             return
-        for empty, _ in dry:
+        # Who must lie together is kept there by the disks of those as well for whom there would be room.
+        together = self.job.task.gang.groups[slot.group].zones is not ZoneRule.ANY
+        for empty in vacant(self.job) if together else [slot for slot, _ in dry]:
             disk = disk_of(self.job, empty)
             # It must not tie the job to a zone that is dry: nothing is on it yet, or nothing that is not elsewhere too.
             why = "" if disk is None or disk.volume is None else self._why_without(empty, disk)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from everstep.brain.lifecycle.moves import called_off, movers
 from everstep.brain.lifecycle.orders import outputs_due
+from everstep.brain.needs import is_untouched
 from everstep.model.events import TerminateIntended, VolumeDeleteIntended
 from everstep.model.job import UNREACHABLE_LIMIT, GangPhase, Goal, InstancePhase, InstanceState, JobPhase, JobState
 
@@ -71,6 +72,8 @@ def _reason(state: JobState, m: InstanceState, now: float, outputs_timeout_s: fl
             return m.failure.splitlines()[0]
     if m.doomed:
         return "" if _refund_ahead(m, now) else _doom(m)
+    if _has_no_disk(state, m):
+        return "its disk is being deleted"
     if active and _spare(state, m):
         if m.move and m in movers(state):
             return "the move that it was leased for is called off" if called_off(state) else ""
@@ -121,6 +124,12 @@ def _spare(state: JobState, m: InstanceState) -> bool:
     return any(other.slot == m.slot and not other.doomed for other in members)
 
 
+def _has_no_disk(state: JobState, m: InstanceState) -> bool:
+    """Its launch was told to fail, its disk was given up, and then it came: what it would save would be lost."""
+    gone = {v.volume for v in state.volumes.values() if v.deleting or v.deleted_at is not None}
+    return m.volume is not None and m.volume in gone
+
+
 _NEAR = (InstancePhase.BOOTING, InstancePhase.JOINED, InstancePhase.READY)
 
 
@@ -137,13 +146,16 @@ def _nearness(m: InstanceState) -> tuple[int, float, int]:
 
 
 def dead_volumes(state: JobState) -> Iterator[VolumeDeleteIntended]:
-    """Disks that may be deleted: the job ended, no machine is left, and what was on them came home or is not wanted."""
-    if state.phase not in (JobPhase.SUCCEEDED, JobPhase.CANCELLED) or any(m.alive for m in state.instances.values()):
+    """Disks that may be deleted: the job ended, no machine is left, and what was on them came home or is not wanted.
+
+    Of a job that failed, those are kept on which something may be.
+    """
+    if not state.phase.ended or any(m.alive for m in state.instances.values()):
         return
     stored = {m.volume for m in state.instances.values() if m.outputs_stored and not m.failure}
-    used = {m.volume for m in state.instances.values() if m.started_at is not None}
     for volume in state.volumes.values():
         if volume.volume is None or volume.deleting or volume.deleted_at is not None:
             continue
-        if state.phase is JobPhase.CANCELLED or volume.volume in stored or volume.volume not in used:
+        is_done = state.phase is JobPhase.CANCELLED or (state.phase is JobPhase.SUCCEEDED and volume.volume in stored)
+        if is_done or is_untouched(state, volume):
             yield VolumeDeleteIntended(volume.volume)
