@@ -79,9 +79,7 @@ class Arriving:
         del saved["graph"], self._restoring
 
     def _set_modes(self) -> None:
-        # Setting what is set already is not free: torch loads its compiler for one of the switches, in seconds.
-        modes = self._saved["modes"]
-        differs = "" if surroundings.modes() == modes else surroundings.set_modes(modes)
+        differs = surroundings.set_modes(self._saved["modes"])
         if differs:
             refuse(f"the script arrives at the saved loop with other switches: {differs}")
 

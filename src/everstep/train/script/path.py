@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from everstep.train.script import frames
+from everstep.train.script.pending import held_back
 from everstep.train.script.rewrite import MARKER, Rewritten
 from everstep.train.script.states import States
 
@@ -128,8 +129,9 @@ class Stranger(Exception):
     """Between the user's frames stands one that cannot be entered again; the text names it."""
 
 
-class InComprehension(Stranger):
-    """A training function is called by a comprehension, whose results so far can be reached by nobody."""
+class HeldBack(Stranger):
+    """A training function is called where the interpreter alone holds something: in a comprehension, an expression, a
+    ``with``."""
 
 
 def user_frames(
@@ -194,16 +196,17 @@ def _check_enterable(frame: FrameType, sources: dict[str, Rewritten], *, innermo
     if frames.suspendable(code):
         raise Stranger(f"{where} in the generator or coroutine {code.co_name}")
     if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
-        raise InComprehension(f"{where} in a comprehension, where a `for` statement could be continued")
+        raise HeldBack(f"{where} in a comprehension, where a `for` statement could be continued")
     is_module = frame.f_locals is frame.f_globals
     if not is_module and not code.co_flags & frames.CO_OPTIMIZED:
         raise Stranger(f"{where} in the body of a class")
-    spans = sources[frame.f_globals["__name__"]].comprehensions
-    if innermost or not spans:
-        return
-    at = frames.position(frame)
-    if at is not None and any(span.holds(*at) for span in spans):
-        raise InComprehension(f"{where} in a comprehension, where a `for` statement could be continued")
+    source = sources[frame.f_globals["__name__"]]
+    at = None if innermost or not source.comprehensions else frames.position(frame)
+    if at is not None and any(span.holds(*at) for span in source.comprehensions):
+        raise HeldBack(f"{where} in a comprehension, where a `for` statement could be continued")
+    why = held_back(frame, source.pending, (s.pending for s in sources.values()), innermost=innermost)
+    if why:
+        raise HeldBack(f"{where} {why}")
 
 
 def _wraps(filename: str) -> bool:

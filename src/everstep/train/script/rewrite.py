@@ -24,6 +24,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from everstep.train.script.comprehensions import unfold
+from everstep.train.script.operands import Pending, pending
 from everstep.train.script.reentrant import Yield, reentrant
 
 MARKER = "__everstep__"
@@ -84,6 +85,7 @@ class Rewritten:
         sites: its loops, by number.
         comprehensions: where its comprehensions are; a call from inside one cannot be entered again.
         yields: where its generators can be entered, by number from 1.
+        pending: what its calls leave with the interpreter.
         digest: SHA-256 of the source.
     """
 
@@ -91,6 +93,7 @@ class Rewritten:
     sites: tuple[Site, ...]
     comprehensions: tuple[Span, ...]
     yields: tuple[Yield, ...]
+    pending: Pending
     digest: str
 
 
@@ -107,11 +110,12 @@ def rewrite(source: bytes, filename: str, module: str) -> Rewritten:
     """
     tree = unfold(ast.parse(source, filename), lambda node: _left_alone(node) or _yields(node))
     spans = tuple(_span(node) for node in ast.walk(tree) if isinstance(node, _COMPREHENSIONS))
+    left_pending = pending(tree)
     rewriter = _Rewriter(module, os.path.basename(filename))
     rewritten = ast.fix_missing_locations(rewriter.visit(tree))
     code = compile(rewritten, filename, "exec", dont_inherit=True)
     digest = hashlib.sha256(source).hexdigest()
-    return Rewritten(code, tuple(rewriter.sites), spans, tuple(rewriter.yields), digest)
+    return Rewritten(code, tuple(rewriter.sites), spans, tuple(rewriter.yields), left_pending, digest)
 
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

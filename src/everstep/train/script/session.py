@@ -23,12 +23,13 @@ from everstep.train.script.audit.audits import Audits
 from everstep.train.script.heads import Heads, Record
 from everstep.train.script.loopgraph import LoopIterators
 from everstep.train.script.output import Output
-from everstep.train.script.path import InComprehension, Path, Stranger, Turn, place, user_frames
+from everstep.train.script.path import HeldBack, Path, Stranger, Turn, place, user_frames
 from everstep.train.script.ranks import MOST_POINTS, NOTHING, Apart, Votes, Wishes, joined, strangers
 from everstep.train.script.refusal import leave, refuse
 from everstep.train.script.setup import Setup
 from everstep.train.script.sources import Sources
 from everstep.train.script.steps import Steps
+from everstep.train.script.surroundings import set_context_variable
 
 _T = TypeVar("_T")
 FORMAT = 1
@@ -312,7 +313,7 @@ class Session:
         sources = self._parts.sources
         try:
             return user_frames(record.frame, self._parts.bottom, sources.is_mine, sources.rewritten)
-        except InComprehension as error:
+        except HeldBack as error:
             self._warn(f"no save can be made while this is on the call stack: {error}")
             raise Unsafe(str(error)) from None
         except Stranger as error:
@@ -342,6 +343,9 @@ class Session:
         others = strangers(self._parts.gang.world_size)
         if others is not None:
             raise Hindered(f"no save can be made: {others}")
+        variable = set_context_variable(self._parts.sources.modules())
+        if variable:
+            raise Hindered(f"no save can be made while the context variable {variable} is set")
         main = threading.main_thread()
         for thread in threading.enumerate():
             if thread is not main and not _helps(thread):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import decimal
 import os
 import platform
 import random
@@ -40,15 +42,22 @@ def difference(saved: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 def initial() -> dict[str, Any]:
     """What a script finds when it starts: random states and numbers of threads."""
+    _begin()
     return {"random": randomness.capture(), "threads": torch.get_num_threads(), "argv": list(sys.argv)}
 
 
 def set_initial(state: Mapping[str, Any]) -> None:
     """Make a relaunch find the same."""
+    _begin()
     randomness.restore(state["random"])
     if torch.get_num_threads() != state["threads"]:
         # Sums are split among threads: another number gives other bits.
         torch.set_num_threads(state["threads"])
+
+
+def _begin() -> None:
+    _at_start.clear()
+    _at_start.update(os.environ)
 
 
 def modes() -> dict[str, Any]:
@@ -68,7 +77,61 @@ def modes() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "folder": os.getcwd(),
         "recursion": sys.getrecursionlimit(),
+        "denormal numbers": _denormal(),
+        "printing": _printing(),
+        "decimal": decimal.getcontext().copy().__reduce__()[1],
+        "umask": _umask(),
+        "environment": _environment(),
     }
+
+
+_PLAIN = (bool, int, float, str)
+_DENORMAL = torch.tensor([1e-310], dtype=torch.float64)
+_at_start: dict[str, str] = {}
+_OF_THE_PROCESS = ("EVERSTEP_", "MASTER_", "TORCHELASTIC_", "WANDB_", "LOCAL_", "GROUP_", "ROLE_")
+"""Variables that tell of one process, and not of the script."""
+
+
+def _denormal() -> bool:
+    return bool((_DENORMAL * 1.0).item())
+
+
+def _printing() -> dict[str, Any]:
+    options = {"torch": dict(vars(torch._tensor_str.PRINT_OPTS))}
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return options
+    told = {k: v for k, v in numpy.get_printoptions().items() if isinstance(v, _PLAIN)}
+    return {**options, "numpy": told}
+
+
+def _set_printing(saved: Mapping[str, Any]) -> None:
+    vars(torch._tensor_str.PRINT_OPTS).update(saved["torch"])
+    if "numpy" in saved:
+        import numpy
+
+        numpy.set_printoptions(**saved["numpy"])
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _environment() -> dict[str, str | None]:
+    """What the script has changed, or removed (None)."""
+    now = dict(os.environ)
+    names = {n for n in (*now, *_at_start) if now.get(n) != _at_start.get(n) and not n.startswith(_OF_THE_PROCESS)}
+    return {name: now.get(name) for name in sorted(names)}
+
+
+def _set_environment(saved: Mapping[str, str | None]) -> None:
+    for name, value in saved.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 _SETTABLE: dict[str, Callable[[Any], object]] = {
@@ -78,6 +141,11 @@ _SETTABLE: dict[str, Callable[[Any], object]] = {
     "threads": torch.set_num_threads,
     "folder": os.chdir,
     "recursion": sys.setrecursionlimit,
+    "denormal numbers": lambda kept: torch.set_flush_denormal(not kept),
+    "printing": _set_printing,
+    "decimal": lambda made_of: decimal.setcontext(decimal.Context(*made_of)),
+    "umask": os.umask,
+    "environment": _set_environment,
 }
 
 
@@ -89,14 +157,32 @@ def set_modes(saved: Mapping[str, Any]) -> str:
     """
     now = modes()
     for name, put in _SETTABLE.items():
-        if now[name] != saved[name]:
+        if name in saved and now[name] != saved[name]:
             put(saved[name])
-    torch.use_deterministic_algorithms(saved["deterministic"], warn_only=saved["deterministic warn only"])
-    backend: Any = torch.backends.cudnn
-    backend.enabled, backend.benchmark, backend.deterministic = saved["cudnn"]
-    torch.autograd.set_detect_anomaly(saved["anomaly"])
+    # Setting what is set already is not free: torch loads its compiler for one of these.
+    if any(now[name] != saved[name] for name in ("deterministic", "deterministic warn only")):
+        torch.use_deterministic_algorithms(saved["deterministic"], warn_only=saved["deterministic warn only"])
+    if now["cudnn"] != saved["cudnn"]:
+        backend: Any = torch.backends.cudnn
+        backend.enabled, backend.benchmark, backend.deterministic = saved["cudnn"]
+    if now["anomaly"] != saved["anomaly"]:
+        torch.autograd.set_detect_anomaly(saved["anomaly"])
     fixed = ("inference", "autocast")
     return "; ".join(f"{name} was {saved[name]}, now it is {now[name]}" for name in fixed if now[name] != saved[name])
+
+
+def set_context_variable(modules: Mapping[str, Any]) -> str:
+    """A context variable of the script's that has a value, by its name; "" if none has.
+
+    Args:
+        modules: of the user, by name.
+    """
+    context = contextvars.copy_context()
+    for name, module in modules.items():
+        for variable, value in vars(module).items():
+            if type(value) is contextvars.ContextVar and value in context:
+                return f"{name}.{variable}"
+    return ""
 
 
 def seed_python() -> None:

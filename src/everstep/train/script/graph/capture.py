@@ -27,6 +27,11 @@ from everstep.train.script.graph.records import (
 )
 from everstep.train.script.graph.state import getattr_dict
 
+_KEYED_BY_ADDRESS = {"dict": (0, 2), "OrderedDict": (0, 2), "defaultdict": (1, 2), "set": (0, 1), "frozenset": (0, 1)}
+"""Where the keys are among the references: the first, and how far from one to the next."""
+_LOWEST_ADDRESS = 1 << 32
+_KEYS_LOOKED_AT = 64
+
 
 def capture(spaces: Sequence[Space], settings: Settings | None = None) -> Captured:
     """A consistent copy of all objects that the spaces reach.
@@ -130,6 +135,7 @@ class _Walk:
         for number, thing in enumerate(self._things):
             captured.nodes.append(self._node(number, thing))
         self._mark_attribute_dicts()
+        self._mark_addresses()
         mark_own_cells(captured)
 
     def _node(self, number: int, thing: object) -> tuple[str, Any, list[Any]]:
@@ -168,6 +174,24 @@ class _Walk:
                     things.append(part)
                 references.append(number)
         return references
+
+    def _mark_addresses(self) -> None:
+        """``id(thing)`` as a key: objects lie elsewhere in a relaunch."""
+        nodes = self._captured.nodes
+        for number, (kind, extra, references) in enumerate(nodes):
+            if kind in _KEYED_BY_ADDRESS:
+                lead, stride = _KEYED_BY_ADDRESS[kind]
+                keys = references[lead::stride]
+                if any(self._is_address(key) for key in keys[:_KEYS_LOOKED_AT]):
+                    if stride == 1:
+                        nodes[number] = self._problem(number, self._things[number], "it holds addresses of objects")
+                        continue
+                    told = list(references)
+                    told[lead::stride] = [("id", self._numbers[k[0]]) if self._is_address(k) else k for k in keys]
+                    nodes[number] = (kind, extra, told)
+
+    def _is_address(self, code: Any) -> bool:
+        return type(code) is tuple and code[0] > _LOWEST_ADDRESS and code[0] in self._numbers
 
     def _mark_attribute_dicts(self) -> None:
         """A dict that is the ``__dict__`` of an object (`vars(args)`) comes back as that."""

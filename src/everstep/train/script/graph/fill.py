@@ -116,7 +116,9 @@ class _Fill:
         cls = type(code)
         if cls is int:
             return self._built[code]
-        return code[0] if cls is tuple else code
+        if cls is tuple:
+            return code[0] if len(code) == 1 else id(self._built[code[1]])
+        return code
 
     def paired(self, code: Any) -> bool:
         """Whether a reference stands for an object that the relaunch had made itself."""

@@ -15,7 +15,7 @@ from everstep.train.script.graph import kinds
 from everstep.train.script.graph.kinds import Filling, Hopeless, Kind, Saving, Taken
 from everstep.train.script.graph.memory import Place
 from everstep.train.script.graph.records import INLINE, MISSING
-from everstep.train.script.graph.sets import fill_set
+from everstep.train.script.graph.sets import Table, fill_set, table_of
 from everstep.train.script.graph.state import State, state_of
 
 
@@ -176,7 +176,7 @@ class _SetKind(Kind):
     name = "set"
 
     def take(self, thing: Any, saving: Saving) -> Taken:
-        return sys.getsizeof(thing), list(set.__iter__(thing))
+        return table_of(thing), list(set.__iter__(thing))
 
     def shown(self, extra: Any) -> tuple[Any, Place | None]:
         return None, None
@@ -188,7 +188,9 @@ class _SetKind(Kind):
         return set()
 
     def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
-        if not fill_set(thing, [filling.value(code) for code in refs], extra):
+        # Saves of earlier versions have the size only.
+        table = extra if isinstance(extra, Table) else Table(extra)
+        if not fill_set(thing, [filling.value(code) for code in refs], table):
             raise Hopeless(
                 "this set of numbers cannot be brought into the order it is iterated in; use a list or a dict"
             )

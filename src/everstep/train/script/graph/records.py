@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-# A reference from one node to another is an int, an int value is a 1-tuple; values of these types stand for themselves.
+# A reference from one node to another is an int, an int value is a 1-tuple, the address of another node (``id``) is the
+# pair ("id", node); values of these types stand for themselves.
 INLINE: frozenset[type] = frozenset(
     {type(None), bool, float, complex, str, bytes, type(...), type(NotImplemented)}
     | {torch.dtype, torch.device, torch.memory_format, torch.qscheme}
