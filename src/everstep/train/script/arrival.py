@@ -81,7 +81,7 @@ class Arriving:
     def _set_modes(self) -> None:
         differs = surroundings.set_modes(self._saved["modes"])
         if differs:
-            refuse(f"the script arrives at the saved loop with other switches: {differs}")
+            refuse(f"the script arrives at the saved loop with other switches ({differs}); set them before its loops")
 
     def try_again(self, ended: str) -> None:
         """The script ended before the safe point: begin anew if that may help. Returns if not."""

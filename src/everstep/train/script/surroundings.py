@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import decimal
+import logging
+import math
 import os
 import platform
 import random
+import signal
 import sys
+import warnings
 from collections.abc import Callable, Mapping
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -58,6 +64,7 @@ def set_initial(state: Mapping[str, Any]) -> None:
 def _begin() -> None:
     _at_start.clear()
     _at_start.update(os.environ)
+    count_exit_functions()
 
 
 def modes() -> dict[str, Any]:
@@ -82,6 +89,12 @@ def modes() -> dict[str, Any]:
         "decimal": decimal.getcontext().copy().__reduce__()[1],
         "umask": _umask(),
         "environment": _environment(),
+        "errors of numpy": _numpy_errors(),
+        "default device": str(torch.get_default_device()),
+        "handlers of signals": _signal_handlers(),
+        "functions for the exit": _registered[0],
+        "log files": _log_files(),
+        "warnings": _warning_filters(),
     }
 
 
@@ -126,6 +139,72 @@ def _environment() -> dict[str, str | None]:
     return {name: now.get(name) for name in sorted(names)}
 
 
+def _numpy_errors() -> dict[str, str]:
+    numpy = sys.modules.get("numpy")
+    return {} if numpy is None else dict(numpy.geterr())
+
+
+def _set_numpy_errors(saved: Mapping[str, str]) -> None:
+    if saved:
+        import numpy
+
+        told: Any = saved
+        numpy.seterr(**told)
+
+
+def _signal_handlers() -> dict[int, tuple[str, str]]:
+    """By number, module and qualified name; of the script's own only."""
+    found = {}
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        module = str(getattr(handler, "__module__", ""))
+        if isinstance(handler, FunctionType | MethodType) and _is_of_the_user(module):
+            found[int(number)] = (module, handler.__qualname__)
+    return found
+
+
+def _log_files() -> dict[str, list[str]]:
+    """Names of the files that loggers write to, by logger; their folder may be another one now."""
+    found = {}
+    for name, logger in [("", logging.root), *logging.root.manager.loggerDict.items()]:
+        if isinstance(logger, logging.Logger):
+            files = [os.path.basename(h.baseFilename) for h in logger.handlers if isinstance(h, logging.FileHandler)]
+            if files:
+                found[name] = files
+    return found
+
+
+def _warning_filters() -> list[Any]:
+    """What is done with warnings; without those of the script's own kinds."""
+    return [entry for entry in warnings.filters if not _is_of_the_user(entry[2].__module__)]
+
+
+def _set_warning_filters(saved: list[Any]) -> None:
+    mine = [entry for entry in warnings.filters if _is_of_the_user(entry[2].__module__)]
+    filters: Any = warnings.filters
+    filters[:] = [*mine, *saved]
+    getattr(warnings, "_filters_mutated", lambda: None)()
+
+
+def _is_of_the_user(module: str) -> bool:
+    return "__everstep__" in vars(sys.modules.get(module, math))
+
+
+_registered = [0]
+_register = atexit.register
+
+
+def count_exit_functions() -> None:
+    """From now on it is counted how many functions the script registers to be called at its exit."""
+
+    def register(func: Any, /, *arguments: Any, **named: Any) -> Any:
+        if "__everstep__" in sys._getframe(1).f_globals:
+            _registered[0] += 1
+        return _register(func, *arguments, **named)
+
+    atexit.register = register
+
+
 def _set_environment(saved: Mapping[str, str | None]) -> None:
     for name, value in saved.items():
         if value is None:
@@ -146,11 +225,18 @@ _SETTABLE: dict[str, Callable[[Any], object]] = {
     "decimal": lambda made_of: decimal.setcontext(decimal.Context(*made_of)),
     "umask": os.umask,
     "environment": _set_environment,
+    "errors of numpy": _set_numpy_errors,
+    "default device": torch.set_default_device,
+    "warnings": _set_warning_filters,
 }
 
 
+_FIXED = ("inference", "autocast", "handlers of signals", "functions for the exit", "log files")
+"""What cannot be set as it was: the setup of the script has to."""
+
+
 def set_modes(saved: Mapping[str, Any]) -> str:
-    """Set what a skipped part of the script had set; what belongs to a ``with`` must be as it was.
+    """Set what a skipped part of the script had set; what belongs to a ``with``, or to the setup, must be as it was.
 
     Returns:
         What differs and cannot be set; "" if nothing.
@@ -167,8 +253,8 @@ def set_modes(saved: Mapping[str, Any]) -> str:
         backend.enabled, backend.benchmark, backend.deterministic = saved["cudnn"]
     if now["anomaly"] != saved["anomaly"]:
         torch.autograd.set_detect_anomaly(saved["anomaly"])
-    fixed = ("inference", "autocast")
-    return "; ".join(f"{name} was {saved[name]}, now it is {now[name]}" for name in fixed if now[name] != saved[name])
+    differs = [name for name in _FIXED if name in saved and now[name] != saved[name]]
+    return "; ".join(f"{name}: it was {saved[name]}, now it is {now[name]}" for name in differs)
 
 
 def set_context_variable(modules: Mapping[str, Any]) -> str:

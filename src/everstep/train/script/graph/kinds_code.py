@@ -67,15 +67,17 @@ class _ModuleKind(Kind):
 
 
 class _ClassKind(Kind):
-    """Classes; of the user's own also bases and attributes, except enums, whose members are never written back."""
+    """Classes; of the user's own also bases and attributes; of an enum its members, which are never exchanged."""
 
     name = "class"
 
     def take(self, thing: Any, saving: Saving) -> Taken:
         module, qualname = qualified(thing)
         findable = named(module, qualname) is thing
-        if not saving.is_user(module) or issubclass(thing, enum.Enum):
+        if not saving.is_user(module):
             return (module, qualname, findable, 0, None), ()
+        if issubclass(thing, enum.Enum):
+            return (module, qualname, findable, 0, None, tuple(thing.__members__)), list(thing.__members__.values())
         bases = [base for base in thing.__bases__ if saving.is_user(base.__module__)]
         own = _own_attributes(thing)
         return (module, qualname, findable, len(bases), tuple(own)), [*bases, *own.values()]
@@ -86,6 +88,8 @@ class _ClassKind(Kind):
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
         if qualified(fresh) != extra[:2]:
             return None
+        if len(extra) > 5:
+            return [fresh.__members__.get(name, MISSING) for name in extra[5]]
         bases = [base for base in fresh.__bases__ if base.__module__ == extra[0]]
         values = [fresh.__dict__.get(name, MISSING) for name in extra[4] or ()]
         return [*padded(bases, extra[3]), *values]
@@ -106,29 +110,51 @@ class _ClassKind(Kind):
                 type.__setattr__(thing, name, value)
 
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
+        if len(extra) > 5:
+            return f".{extra[5][position]}"
         return f".__bases__[{position}]" if position < extra[3] else f".{extra[4][position - extra[3]]}"
 
 
 class _EnumKind(Kind):
-    """Members of enums, by name or value."""
+    """Members of enums, by name or value; what the user keeps in those of his own comes back in place."""
 
     name = "enum"
-    whole = True
     calls = True
 
     def take(self, thing: Any, saving: Saving) -> Taken:
         cls: Any = type(thing)
         name: Any = thing._name_
-        if cls.__members__.get(name) is thing:
-            return ("name", name), [cls]
-        return ("value", None), [cls, thing._value_]
+        if cls.__members__.get(name) is not thing:
+            return ("value", None, ()), [cls, thing._value_]
+        kept = {k: v for k, v in vars(thing).items() if not (k.startswith("_") and k.endswith("_"))}
+        kept = kept if saving.is_user(cls.__module__) else {}
+        return ("name", name, tuple(kept)), [cls, *kept.values()]
 
     def align(self, extra: Any, refs: list[Any], fresh: Any) -> Sequence[object] | None:
-        return [type(fresh), *([fresh._value_] if extra[0] == "value" else [])] if extra[1] == fresh._name_ else None
+        if extra[1] != fresh._name_:
+            return None
+        parts = [fresh._value_] if extra[0] == "value" else [vars(fresh).get(name, MISSING) for name in _kept(extra)]
+        return [type(fresh), *parts]
+
+    def first(self, extra: Any, refs: list[Any]) -> list[Any]:
+        return refs if extra[0] == "value" else refs[:1]
 
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
         cls = filling.value(refs[0])
         return cls[extra[1]] if extra[0] == "name" else cls(filling.value(refs[1]))
+
+    def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
+        for name, code in zip(_kept(extra), refs[1:], strict=False):
+            vars(thing)[name] = filling.value(code)
+
+    def step(self, extra: Any, refs: list[Any], position: int) -> str:
+        kept = _kept(extra)
+        return f".{kept[position - 1]}" if 0 < position <= len(kept) else f"<{position}>"
+
+
+def _kept(extra: Any) -> tuple[str, ...]:
+    """Attributes of a member. Saves of earlier versions have none."""
+    return tuple(extra[2]) if len(extra) > 2 else ()
 
 
 class _FunctionKind(Kind):
