@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextvars
 import decimal
+import importlib
 import logging
 import math
 import os
@@ -121,9 +122,7 @@ def _printing() -> dict[str, Any]:
 def _set_printing(saved: Mapping[str, Any]) -> None:
     vars(torch._tensor_str.PRINT_OPTS).update(saved["torch"])
     if "numpy" in saved:
-        import numpy
-
-        numpy.set_printoptions(**saved["numpy"])
+        importlib.import_module("numpy").set_printoptions(**saved["numpy"])
 
 
 def _umask() -> int:
@@ -146,10 +145,7 @@ def _numpy_errors() -> dict[str, str]:
 
 def _set_numpy_errors(saved: Mapping[str, str]) -> None:
     if saved:
-        import numpy
-
-        told: Any = saved
-        numpy.seterr(**told)
+        importlib.import_module("numpy").seterr(**saved)
 
 
 def _signal_handlers() -> dict[int, tuple[str, str]]:
