@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
-from itertools import count
 from random import Random
 from typing import Any
 
@@ -22,7 +21,7 @@ from everstep.model.errors import (
     Unauthorized,
     Unreachable,
 )
-from everstep.model.ids import InstanceId, JobId, launch_token
+from everstep.model.ids import InstanceId, launch_token
 from everstep.model.offers import Market, Offer, Pool
 from everstep.ports import AnswersInPart, HistoryQuery, Launched, LaunchRequest, OfferQuery, VolumeSpec
 from everstep.providers.aws import AwsProvider, tags
@@ -231,22 +230,6 @@ async def test_a_disk_that_somebody_else_took_costs_no_machine(fake: FakeEc2, pr
     with pytest.raises(BadRequest):
         await start(provider, request_for(offer, volume=disk))
     assert fake.left() == [disk]
-    await end_all(provider)
-
-
-@pytest.mark.parametrize(("job", "error"), [(JOB, Throttled), (JobId("j-other"), BadRequest)])
-async def test_a_disk_that_a_late_machine_of_the_job_has_is_waited_for(
-    fake: FakeEc2, make_provider: MakeProvider, job: JobId, error: type[ProviderError]
-) -> None:
-    """The first launch was told to have failed, and came after all; it is ended when it is seen."""
-    ticks = count(time.time())
-    provider = make_provider(fake, now=lambda: float(next(ticks)))
-    offer = await offer_of(provider)
-    disk = await provider.ensure_volume(VolumeSpec(DEPLOYMENT, JOB, "slot-0", offer.zone, 8.0))
-    await start(provider, request_for(offer, 1, volume=disk))
-    await asyncio.sleep(QUICK.hidden_s)
-    with pytest.raises(error, match="attached to"):
-        await start(provider, replace(request_for(offer, 2, volume=disk), job=job))
     await end_all(provider)
 
 

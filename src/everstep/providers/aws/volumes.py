@@ -139,9 +139,7 @@ class Volumes:
             machine = await self._machine(region, holder)
             if machine is not None and tags.of(machine).get(tags.TOKEN) == request.token:
                 return  # a repeat of the launch that attached it
-            # One of its own job is on its way out: what was told to have failed came late.
-            is_ours = machine is not None and tags.of(machine).get(tags.JOB) == request.job
-            if machine is not None and not is_ours and machine["State"]["Name"] not in _GOING:
+            if machine is not None and machine["State"]["Name"] not in _GOING:
                 raise BadRequest(f"disk {request.volume} is attached to {holder}")
             if self._now() > deadline:
                 raise Throttled(f"disk {request.volume} is still attached to {holder}", retry_after_s=10.0)

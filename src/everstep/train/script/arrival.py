@@ -50,7 +50,7 @@ class Arriving:
             return
         self._wrote_early = True
         try:
-            stack, places = self._frames(frame)
+            stack, places = self._frames(frame, on_the_way=True)
         except Stranger:
             stack, places = [], []
         common = common_prefix(self.path.places, places)
@@ -111,9 +111,9 @@ class Arriving:
             refuse(f"the saved loop is reached by another way: it was {there}, now it is {here}")
         return stack, places
 
-    def _frames(self, frame: FrameType) -> tuple[list[FrameType], list[Place]]:
-        sources = self._parts.sources
-        stack = user_frames(frame, self._parts.bottom, sources.is_mine, sources.rewritten)
+    def _frames(self, frame: FrameType, *, on_the_way: bool = False) -> tuple[list[FrameType], list[Place]]:
+        sources, bottom = self._parts.sources, self._parts.bottom
+        stack = user_frames(frame, bottom, sources.is_mine, sources.rewritten, on_the_way=on_the_way)
         return stack, [place(one) for one in stack]
 
     def _import_missing(self) -> None:

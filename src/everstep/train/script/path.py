@@ -135,7 +135,12 @@ class HeldBack(Stranger):
 
 
 def user_frames(
-    innermost: FrameType, bottom: CodeType, is_mine: Callable[[str], bool], sources: dict[str, Rewritten]
+    innermost: FrameType,
+    bottom: CodeType,
+    is_mine: Callable[[str], bool],
+    sources: dict[str, Rewritten],
+    *,
+    on_the_way: bool = False,
 ) -> list[FrameType]:
     """The frames of user modules from the script's own to ``innermost``.
 
@@ -144,6 +149,7 @@ def user_frames(
         bottom: the code that started the script.
         is_mine: whether a file is the user's.
         sources: of the user modules.
+        on_the_way: nothing is saved here, so it does not matter what the interpreter holds.
 
     Raises:
         Stranger: a frame in between is neither the user's nor a known wrapper, or cannot be entered again.
@@ -154,6 +160,8 @@ def user_frames(
         code = frame.f_code
         if MARKER in frame.f_globals and is_mine(code.co_filename):
             _check_enterable(frame, sources, innermost=frame is innermost)
+            if not on_the_way:
+                _check_held_back(frame, sources, innermost=frame is innermost)
             found.append(frame)
         elif not _wraps(code.co_filename):
             raise Stranger(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
@@ -204,9 +212,13 @@ def _check_enterable(frame: FrameType, sources: dict[str, Rewritten], *, innermo
     at = None if innermost or not source.comprehensions else frames.position(frame)
     if at is not None and any(span.holds(*at) for span in source.comprehensions):
         raise HeldBack(f"{where} in a comprehension, where a `for` statement could be continued")
-    why = held_back(frame, source.pending, (s.pending for s in sources.values()), innermost=innermost)
+
+
+def _check_held_back(frame: FrameType, sources: dict[str, Rewritten], *, innermost: bool) -> None:
+    mine = sources[frame.f_globals["__name__"]].pending
+    why = held_back(frame, mine, (s.pending for s in sources.values()), innermost=innermost)
     if why:
-        raise HeldBack(f"{where} {why}")
+        raise HeldBack(f"{frame.f_code.co_filename}:{frame.f_lineno} {why}")
 
 
 def _wraps(filename: str) -> bool:
