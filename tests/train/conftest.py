@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from everstep.model import handshake
+from everstep.train import opening
+from everstep.train.requests import Terminations
 from tests.train.zygote import Zygote, zygote
 
 
@@ -16,6 +19,16 @@ def scripts() -> Iterator[Zygote]:
     """Starts training scripts as real processes; what is left of them at the end is killed."""
     with zygote() as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def _as_if_started_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Relaunches of a script may be played in this process: it knows nothing of its earlier trainings."""
+    monkeypatch.setattr(opening, "_refuse_another_training", lambda _: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    Terminations._listeners.clear()
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

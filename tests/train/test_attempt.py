@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import signal
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -16,10 +17,12 @@ import torch
 from everstep import train
 from everstep.model import handshake
 from everstep.train import folder as folder_module
+from everstep.train import opening
 from everstep.train.folder import Folder
 from everstep.train.lineage import Position, Record, visible
 from tests.train.counter import Counter
 
+refuse_another_training = opening._refuse_another_training
 pytestmark = pytest.mark.usefixtures("place")
 
 
@@ -41,7 +44,11 @@ def seeded(steps: int, **options: Any) -> Counter:
 
 
 def there(place: Path) -> str:
-    return " ".join(map(str, visible(Folder(place / "saves", lambda _: None).listing())))
+    return shown_in(place / "saves")
+
+
+def shown_in(root: Path) -> str:
+    return " ".join(map(str, visible(Folder(root, lambda _: None).listing())))
 
 
 def facts(place: Path, kind: str) -> list[dict[str, Any]]:
@@ -304,3 +311,88 @@ def test_progress_without_a_run(place: Path) -> None:
     raw = json.loads((place / "reports" / "progress-0.json").read_text())
     assert (raw["step"], raw["total"], raw["metrics"]) == (3, 10, {"loss": 0.5})
     train._reporter.cache_clear()
+
+
+def test_a_second_training_in_the_folder_of_the_first_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_refuse_another_training", refuse_another_training)
+    seeded(4)
+    refused("attach() was called before in this process for")
+    seeded(4, dir=place / "other")
+
+
+def test_the_folder_stays_where_it_is_when_the_script_goes_elsewhere(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    (place / "work").mkdir()
+    run = train.attach(counter=Counter(), every=0, dir="here", mirror="there")
+    os.chdir("work")
+    for _ in run.steps([1, 2], total=4):
+        pass
+    assert shown_in(place / "here") == "1:2 1:3 1:4"
+    assert (place / "there" / "000001").is_dir()
+    assert not list((place / "work").iterdir())
+
+
+def test_where_nothing_can_be_read_training_begins_anew_and_nothing_is_deleted(place: Path) -> None:
+    seeded(5, until=5)
+    for position in ("1:2", "1:3", "1:4"):
+        shard(place, position).write_bytes(b"")
+    go(9)
+    assert facts(place, "restored")[-1]["base"] is None
+    assert any("none of the 3 checkpoints in" in fact["text"] for fact in facts(place, "warning"))
+    assert all(shard(place, position).exists() for position in ("1:2", "1:3", "1:4"))
+
+
+def test_without_its_record_an_attempt_is_gone_on_from(place: Path) -> None:
+    undisturbed = seeded(9, dir=place / "other").value
+    seeded(9, until=5)
+    (place / "saves" / "attempts" / "000001.json").write_text("")
+    assert torch.equal(go(9).value, undisturbed)
+    assert facts(place, "restored")[-1]["base"] == "1:4"
+
+
+class _OfThen:
+    pass
+
+
+def test_what_this_code_cannot_read_back_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Holds(Counter):
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "of then": _OfThen()}
+
+    run = train.attach(counter=Holds(), every=0)
+    next(iter(run.steps([1], total=4)))
+    run.save()
+    monkeypatch.delattr(f"{__name__}._OfThen")
+    refused("is whole and cannot be read back here: AttributeError")
+    monkeypatch.undo()
+    assert shard(place, "1:0").exists()
+
+
+def test_a_shard_without_the_right_to_read_it_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded(4, until=4)
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("everstep.train.shard.os.fstat", denied)
+        refused("may not be read: Permission denied")
+    go(9)
+    assert facts(place, "restored")[-1]["base"] == "1:3"
+
+
+def test_a_sigterm_is_for_all_trainings_of_a_process(place: Path) -> None:
+    first, second = (train.attach(counter=Counter(), every=60, dir=place / name) for name in ("first", "second"))
+    rest = second.steps([1, 2], total=9)
+    begun = first.steps([1, 2], total=9)
+    assert next(begun) == (1, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(train.Saved):
+        next(begun)
+    assert shown_in(place / "first") == "1:1"
+    with pytest.raises(train.Saved):
+        list(rest)
+    # Once all is saved, another one changes nothing.
+    os.kill(os.getpid(), signal.SIGTERM)

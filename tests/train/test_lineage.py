@@ -60,6 +60,19 @@ def test_a_lost_record_ends_the_walk_at_its_attempt() -> None:
     assert shown(visible(listing({1: None, 3: "2:30"}, "1:10 2:20 2:30 2:40 3:35"))) == "2:20 2:30 3:35"
 
 
+def test_an_attempt_whose_record_was_lost_may_be_gone_on_from() -> None:
+    assert shown(preferred(listing({}, "1:10 1:20"), None, 2)) == "1:20 1:10"
+    assert shown(preferred(listing({1: None}, "1:10 1:20 2:25"), None, 3)) == "2:25"
+    assert preferred(listing({}, "1:10"), None, 1) == ()
+
+
+def test_what_an_attempt_from_nothing_found_is_never_garbage() -> None:
+    seen = listing({1: None, 2: "1:20", 3: None, 4: "3:5"}, "1:20 2:30 3:5 3:6 4:8 4:9")
+    assert shown(garbage(seen, 4, keep=1)) == "3:6 4:8"
+    # The record of attempt 2 is lost: what it began from is not known.
+    assert shown(garbage(listing({1: None, 3: "2:30"}, "1:20 2:20 2:30 3:40 3:50"), 3, keep=1)) == "2:20 3:40"
+
+
 def test_nothing_is_visible_in_an_empty_folder() -> None:
     assert visible(Listing()) == ()
     assert Listing().next_attempt() == 1
@@ -100,8 +113,8 @@ def test_a_marked_checkpoint_is_no_candidate_unless_a_later_attempt_began_from_i
 )
 def test_a_wish_comes_first_and_alone_if_it_is_binding(base: str, since: int | None, offered: str) -> None:
     seen = listing({1: None, 2: "1:20"}, "1:10 1:20 2:30")
-    assert shown(preferred(seen, Wish(at(base), since))) == offered
-    assert preferred(seen, None) == candidates(seen)
+    assert shown(preferred(seen, Wish(at(base), since), 9)) == offered
+    assert preferred(seen, None, 9) == candidates(seen)
 
 
 @pytest.mark.parametrize("text", ["", "3", "3:", "a:b", "-1:4", "1:2:3"])
@@ -162,7 +175,7 @@ class Actor:
         seen = yield from self._list()
         if seen.fenced(number) or number in seen.records:
             return
-        offered = candidates(seen)
+        offered = preferred(seen, None, number)
         base = offered[min(self._forced or 0, len(offered) - 1)] if offered else None
         yield
         if number in world.records:  # create-if-absent says no

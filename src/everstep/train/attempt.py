@@ -12,7 +12,8 @@ import torch
 
 from everstep.model import handshake
 from everstep.train import randomness
-from everstep.train.feed import END, Feed, WrongData
+from everstep.train.beside import Beside
+from everstep.train.feed import END, Feed, WrongData, length
 from everstep.train.reports import numbers
 from everstep.train.saves import Fenced, Saves
 from everstep.train.surroundings import Surroundings
@@ -72,6 +73,10 @@ class Run:
         made = Unsaved if off else Saves
         self._saves: Saves = made(objects, around, self._name, self.step if restored is not None else None)
         self._finished = False
+        self._stopping = False
+        self._beside = Beside(self._objects)
+        if restored is not None and "beside" in restored:
+            self._beside.restore(restored.pop("beside"))
 
     @property
     def attempt(self) -> int:
@@ -118,9 +123,9 @@ class Run:
             raise RuntimeError("steps() was called before: one run has one loop; epochs= passes over the loader often")
         self._feed = self._resume_feed(loader, epochs)
         known = total
-        if epochs is not None and hasattr(loader, "__len__"):
-            planned = epochs * len(loader)  # type: ignore[arg-type]
-            known = planned if total is None else min(total, planned)
+        each = length(loader) if epochs is not None else None
+        if epochs is not None and each is not None:
+            known = epochs * each if total is None else min(total, epochs * each)
         return self._loop(self._feed, total, known)
 
     def _loop(self, feed: Feed, total: int | None, known: int | None) -> Iterator[tuple[int, Any]]:
@@ -214,7 +219,8 @@ class Run:
         self._saves.close()
         if self._around.mirror is not None:
             self._around.mirror.close()
-        self._around.terminations.release()
+        if not self._stopping:
+            self._around.terminations.release()
         self._around.reporter.flush()
 
     # --- step boundaries ----------------------------------------------------------------------------------------
@@ -268,6 +274,8 @@ class Run:
                 return
 
     def _stop(self, saved: bool) -> None:
+        # All is saved: another SIGTERM while the interpreter leaves must not turn that into a death by signal.
+        self._stopping = saved
         if saved:
             self._saves.mirror_all(_MIRROR_STOP_PATIENCE_S)
         self._close()
@@ -281,6 +289,7 @@ class Run:
         return {
             "objects": {name: thing.state_dict() for name, thing in self._objects.items()},
             "step": self.step,
+            "beside": self._beside.state(),
             "random": randomness.capture(),
             "feed": self._feed.state() if self._feed is not None else None,
             "save_cost_s": self._around.pace.save_cost_s,

@@ -6,7 +6,7 @@ from everstep.train.folder import FORMAT, MANIFEST, Folder, manifest_of
 from everstep.train.gang import Gang
 from everstep.train.lineage import Listing, Position, Wish, attempt_file, preferred
 from everstep.train.mirror import Lost, Mirror
-from everstep.train.shard import Damaged, read_shard
+from everstep.train.shard import Damaged, Unreadable, read_shard
 from everstep.train.stores import Refusal, Unavailable
 
 
@@ -49,7 +49,7 @@ class Hydration:
         )
         problems = []
         self._adopt_records(there, here)
-        for position in preferred(everything, wish):
+        for position in preferred(everything, wish, everything.next_attempt() if attempt is None else attempt):
             if position in here.manifests:
                 break
             problem = self.bring(position)
@@ -119,6 +119,9 @@ class Hydration:
                 if problem:
                     return b"", problem
                 read_shard(self._folder, manifest, self._gang.rank)
+        except Unreadable:
+            # Whoever begins from it refuses with the reason.
+            return content, ""
         except (Unavailable, Refusal, OSError, Damaged) as error:
             return b"", f"{self._mirror.where}: {error}"
         # Of another kind: the manifest alone is enough to be refused by name.

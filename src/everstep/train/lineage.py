@@ -106,6 +106,11 @@ class Listing:
         """Number of the newest attempt that began, None for an empty folder."""
         return max(self.records, default=None)
 
+    def before(self, attempt: int) -> int | None:
+        """The newest attempt before one that began or saved: whoever saved had begun, if its record is lost or not."""
+        seen = (*self.records, *(position.attempt for position in self.manifests))
+        return max((number for number in seen if number < attempt), default=None)
+
     def next_attempt(self) -> int:
         """The number a new attempt takes when no server numbers them."""
         seen = [*self.records, *self.claims, *(position.attempt for position in self.manifests)]
@@ -183,9 +188,10 @@ def candidates(listing: Listing, head: int | None = None) -> tuple[Position, ...
     return tuple(p for p in reversed(visible(listing, head)) if not condemned(listing, p))
 
 
-def preferred(listing: Listing, wish: Wish | None) -> tuple[Position, ...]:
+def preferred(listing: Listing, wish: Wish | None, attempt: int) -> tuple[Position, ...]:
     """The candidates of a new attempt by its wish, best first: only what was asked for, if that is binding."""
-    offered = candidates(listing)
+    head = listing.before(attempt)
+    offered = () if head is None else candidates(listing, head)
     if wish is None or not wish.stands(listing):
         return offered
     asked = tuple(p for p in offered if p == wish.base)
@@ -201,7 +207,9 @@ def may_collect(listing: Listing, attempt: int) -> bool:
 def garbage(listing: Listing, attempt: int, keep: int) -> tuple[Position, ...]:
     """What ``attempt`` should delete, oldest first: all but the ``keep`` newest visible checkpoints and its own base.
 
-    Empty unless it may collect. Records are never garbage: the chain of bases is walked through them.
+    Empty unless it may collect. Records are never garbage: the chain of bases is walked through them. Nor is anything
+    before the attempt that began from nothing: it found no checkpoint there that could be read, or whose place in the
+    chain was known. Somebody else may.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
@@ -211,4 +219,5 @@ def garbage(listing: Listing, attempt: int, keep: int) -> tuple[Position, ...]:
     base = listing.records[attempt].base
     if base is not None:
         kept.add(base)
-    return tuple(sorted(p for p in listing.manifests if p not in kept and p.attempt <= attempt))
+    first = chain(listing.records, attempt)[-1][0]
+    return tuple(sorted(p for p in listing.manifests if p not in kept and first <= p.attempt <= attempt))

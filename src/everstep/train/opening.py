@@ -14,6 +14,7 @@ import torch
 from everstep.model import handshake
 from everstep.train import randomness
 from everstep.train.attempt import Refused, Run, Stateful
+from everstep.train.beside import load_optimizer
 from everstep.train.exchange import Exchange
 from everstep.train.folder import FORMAT, Folder, Manifest
 from everstep.train.frameworks import unsupported
@@ -24,13 +25,15 @@ from everstep.train.mirror import Lost, Mirror, Share
 from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace, parse_every
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests, Terminations
-from everstep.train.shard import Damaged, read_shard
+from everstep.train.shard import Damaged, Unreadable, read_shard
 from everstep.train.stores import open_store
 from everstep.train.surroundings import Surroundings
 
 _DEFAULT_DIR = "checkpoints"
 _DEFAULT_KEEP = 3
 _TRIES = 20
+_attached: set[Path] = set()
+"""The folders of the trainings that this process attached."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def attach(
     site.mirror = site.open_mirror(env.get(handshake.ENV_CHECKPOINT_MIRROR) if mirror is None else mirror, env)
     began = time.monotonic()
     try:
+        _refuse_another_training(site.folder.root)
         opened = Opening(site.gang, site.folder, site.reporter, site.one_folder, mirror=site.mirror).open(env)
         _load(objects, opened)
     except Refused as refusal:
@@ -133,7 +137,8 @@ class _Site:
         gang = Gang.join(env)
         report_dir = env.get(handshake.ENV_REPORT_DIR)
         reporter = Reporter(Path(report_dir) if report_dir else None, gang.rank)
-        root = Path(dir if dir is not None else env.get(handshake.ENV_CHECKPOINT_DIR) or _DEFAULT_DIR)
+        # The script may change its working folder afterwards.
+        root = Path(dir if dir is not None else env.get(handshake.ENV_CHECKPOINT_DIR) or _DEFAULT_DIR).absolute()
         folder = Folder(root, reporter.warn if gang.leads_node else _silent)
         one_folder = gang.nodes == 1 or (env.get(handshake.ENV_CHECKPOINT_SHARED) == "1" if shared is None else shared)
         if not one_folder and gang.rank == 0:
@@ -242,7 +247,12 @@ class Opening:
             if record is not None:
                 source, state = self._first_readable(candidates(listing, attempt))
                 return Opened(attempt, record.base, source, state)
-            base, state = self._first_readable(preferred(listing, wish))
+            base, state = self._first_readable(preferred(listing, wish, attempt))
+            if base is None and listing.manifests and self._gang.rank == 0:
+                self._reporter.warn(
+                    f"none of the {len(listing.manifests)} checkpoints in {self._folder.root} can be read: training "
+                    "starts from the beginning; they stay where they are"
+                )
             missed = self._missed(listing, wish, base)
             if not self._begin(Record(attempt, base, self._gang.world_size)):
                 # Somebody took this number in the meantime: look again.
@@ -287,15 +297,21 @@ class Opening:
     def _read(self, position: Position) -> tuple[dict[str, Any] | None, str]:
         """This rank's state at a checkpoint, and what any rank found wrong, the same on all."""
         seen = [m for m in self._gang.gather(self._folder.read_manifest(position)) if m is not None]
-        state, problem = None, "" if seen else "its manifest is gone"
+        state, problem, refusal = None, "" if seen else "its manifest is gone", ""
         if seen:
             self._refuse_another_kind(seen[0])
             try:
                 state = read_shard(self._folder, seen[0], self._gang.rank)
                 problem = "" if self._check is None else self._check(state)
+            except Unreadable as error:
+                refusal = str(error)
             except Damaged as error:
                 problem = str(error)
-        problems = [text for text in self._gang.gather(problem) if text]
+        told = self._gang.gather((problem, refusal))
+        refusals = [text for _, text in told if text]
+        if refusals:
+            raise Refused(f"checkpoint {position}: {refusals[0]}")
+        problems = [text for text, _ in told if text]
         return (None, problems[0]) if problems else (state, "")
 
     def _refuse_another_kind(self, manifest: Manifest) -> None:
@@ -404,12 +420,26 @@ def _load(objects: Mapping[str, Stateful], opened: Opened) -> None:
         )
     for name, thing in objects.items():
         try:
-            thing.load_state_dict(saved[name])
+            if isinstance(thing, torch.optim.Optimizer):
+                load_optimizer(thing, saved[name])
+            else:
+                thing.load_state_dict(saved[name])
         except Exception as error:
             raise Refused(f"checkpoint {opened.source}: {name} does not fit: {error}") from error
     # The caller's name for it is gone: the state must not stay in memory twice.
     saved.clear()
     randomness.restore(opened.state["random"])
+
+
+def _refuse_another_training(root: Path) -> None:
+    """A folder holds one training: the second of a process would go on from the end of the first."""
+    place = root.resolve()
+    if place in _attached:
+        raise Refused(
+            f"attach() was called before in this process for {root}: each training (each fold, each run of a search) "
+            "needs a folder of its own, attach(dir=...); to go on with the same one, start the script again"
+        )
+    _attached.add(place)
 
 
 def _silent(_text: str) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from everstep.model import handshake
 
@@ -85,31 +85,55 @@ class Requests:
 
 
 class Terminations:
-    """Turns SIGTERM into a flag that is looked at at the next step boundary. Only the main thread can listen."""
+    """Turns SIGTERM into a flag that is looked at at the next step boundary. Only the main thread can listen.
+
+    Several may listen in one process, each for a training of its own: a SIGTERM is meant for all of them.
+    """
+
+    _listeners: ClassVar[list[Terminations]] = []
+    _before: ClassVar[Callable[[int, FrameType | None], Any] | int | None] = None
 
     def __init__(self) -> None:
         self.asked = False
         self._pid = os.getpid()
-        self._before: Callable[[int, FrameType | None], Any] | int | None = None
-        self._listening = False
 
     def listen(self) -> None:
         """Take over SIGTERM; a no-op outside the main thread."""
-        if self._listening or threading.current_thread() is not threading.main_thread():
+        if self in self._listeners or threading.current_thread() is not threading.main_thread():
             return
-        self._before = signal.signal(signal.SIGTERM, self._on_signal)
-        self._listening = True
+        if signal.getsignal(signal.SIGTERM) is not _on_sigterm:
+            Terminations._before = signal.signal(signal.SIGTERM, _on_sigterm)
+        self._listeners.append(self)
 
     def release(self) -> None:
-        """Give SIGTERM back to whoever had it."""
-        if self._listening and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)
-            self._listening = False
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:
-            # A forked child (a data-loader worker) inherited this handler; it must die as it would have without us.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+        """Stop listening; the last one gives SIGTERM back to whoever had it."""
+        if self not in self._listeners or threading.current_thread() is not threading.main_thread():
             return
+        self._listeners.remove(self)
+        if not self._listeners:
+            before = Terminations._before
+            signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+    @classmethod
+    def arrived(cls) -> None:
+        """A SIGTERM came."""
+        listeners = [one for one in cls._listeners if one._pid == os.getpid()]
+        if not listeners:
+            # A forked child (a data-loader worker) inherited the handler; it must die as it would have without us.
+            end_by_sigterm()
+        for one in listeners:
+            one.ask()
+
+    def ask(self) -> None:
+        """Raise the flag."""
         self.asked = True
+
+
+def end_by_sigterm() -> None:
+    """End this process as SIGTERM does where nobody listens."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _on_sigterm(_number: int, _frame: FrameType | None) -> None:
+    Terminations.arrived()

@@ -45,6 +45,10 @@ class Damaged(Exception):
     """A shard is missing, cut short, changed or unreadable: its checkpoint must not be trained on."""
 
 
+class Unreadable(Damaged):
+    """Nothing is wrong with a shard, but this process cannot read it: an older one would be the wrong answer."""
+
+
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +139,7 @@ def read_shard(folder: Folder, manifest: Manifest, rank: int) -> Any:
 
     Raises:
         Damaged: says what is wrong.
+        Unreadable: nothing is, but it cannot be read here.
     """
     shard = manifest.shards[rank]
     path = folder.shard_path(manifest.position, rank)
@@ -149,6 +154,8 @@ def read_shard(folder: Folder, manifest: Manifest, rank: int) -> Any:
                     f"{path} has format {manifest.format}, this everstep reads up to {FORMAT}: use a newer one"
                 )
             return read(path, file, shard)
+    except PermissionError as error:
+        raise Unreadable(f"{path} may not be read: {error.strerror}; give this user the right to") from error
     except OSError as error:
         raise Damaged(f"{path}: {error.strerror or error} (written on {shard.where})") from error
 
@@ -173,7 +180,7 @@ def _read_2(path: Path, file: IO[bytes], shard: Shard) -> Any:
     try:
         return put_together(index["skeleton"], kept, arrays)
     except Exception as error:
-        raise Damaged(f"{path} cannot be read back: {error}") from error
+        raise Unreadable(_not_read_back(path, error)) from error
 
 
 def _read_index(path: Path, file: IO[bytes], shard: Shard) -> dict[str, Any]:
@@ -215,7 +222,14 @@ def _read_1(path: Path, file: IO[bytes], shard: Shard) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:
-        raise Damaged(f"{path} cannot be read back: {error}") from error
+        raise Unreadable(_not_read_back(path, error)) from error
+
+
+def _not_read_back(path: Path, error: Exception) -> str:
+    return (
+        f"{path} is whole and cannot be read back here: {type(error).__name__}: {error}; start with the code and the "
+        "packages that wrote it, or give another checkpoint folder"
+    )
 
 
 _FORMATS = {1: _read_1, 2: _read_2}

@@ -78,9 +78,9 @@ def open_store(url: str, env: Mapping[str, str]) -> Store:
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return FolderStore(Path(url))
+        return FolderStore(Path(url).absolute())
     if scheme == "file":
-        return FolderStore(Path(rest))
+        return FolderStore(Path(rest).absolute())
     if scheme not in ("s3", "gs"):
         raise ValueError(f"a mirror is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or a folder, got {url!r}")
     # Not before it is needed: HTTP and TLS cost time to load.

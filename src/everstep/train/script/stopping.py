@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from types import FrameType
-
-from everstep.train.requests import Terminations
+from everstep.train.requests import Terminations, end_by_sigterm
 
 
 class Stopping(Terminations):
     """Raises `asked` at the first SIGTERM; at the second the process ends as it would have without us."""
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def ask(self) -> None:
+        """Raise the flag, or end."""
         if self.asked:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
-        super()._on_signal(number, frame)
+            end_by_sigterm()
+        super().ask()

@@ -176,6 +176,7 @@ next(reader.parts["a"][1])
     assert "user_script.py:3" in problem.why
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower")  # torch says so on Python 3.13.0
 def test_compiled_in_place_and_refused_when_exchanged() -> None:
     source = """
 import torch

@@ -6,7 +6,8 @@ import copyreg
 import itertools
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from everstep.train.script.graph import kinds
@@ -131,9 +132,7 @@ class _ReducedKind(Kind):
 def _reduction(thing: Any) -> Any:
     try:
         by_table = copyreg.dispatch_table.get(type(thing))
-        with warnings.catch_warnings():
-            # Copying iterators of itertools is deprecated from 3.12 on; from 3.14 on it raises.
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with _iterators_pickle():
             return by_table(thing) if by_table is not None else thing.__reduce_ex__(_PROTOCOL)
     except Exception as error:
         raise Hopeless(
@@ -141,11 +140,20 @@ def _reduction(thing: Any) -> Any:
         ) from None
 
 
+@contextmanager
+def _iterators_pickle() -> Iterator[None]:
+    """Copying iterators of itertools is deprecated from 3.12 on; from 3.14 on it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
 def _set_state(thing: Any, state: Any) -> None:
     # The rules of pickle's BUILD.
     setter = getattr(thing, "__setstate__", None)
     if setter is not None:
-        setter(state)
+        with _iterators_pickle():
+            setter(state)
         return
     slots = None
     if isinstance(state, tuple) and len(state) == 2:
