@@ -7,26 +7,40 @@ An epoch is replayed from the random state it began with, up to the batch after 
   fetched and dropped, so that each batch meets the worker it would have met;
 * a ``DataLoader`` over an ``IterableDataset``, or any other iterable, is fetched and dropped.
 
+Afterwards the generators that the loader and its samplers draw from are put where they were when the save was made:
+the training may draw from them as well. The end of the training is saved as what it is, the end of its last epoch,
+which is replayed when more epochs follow.
+
 Either way a checksum of what was drawn is compared with the one in the checkpoint: training never goes on with other
 data.
 """
 
 from __future__ import annotations
 
-import copy
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from everstep.train import randomness
-from everstep.train.loaders import CollateWithState, InitWithState, Tap, WrongData, digest, generators, samplers
+from everstep.train import randomness, seeding
+from everstep.train.indexed import IndexedLoader
+from everstep.train.loaders import WrongData, digest, generators, samplers
 
-__all__ = ["END", "Feed", "WrongData"]
+__all__ = ["END", "Feed", "WrongData", "length"]
+
+logger = logging.getLogger("everstep.train")
 
 END = object()
 """What `Feed.next` gives when all epochs are through."""
+
+
+def length(loader: Iterable[Any]) -> int | None:
+    """Number of batches per epoch, None if the loader does not know (every ``DataLoader`` has ``__len__``)."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
 
 
 class Feed:
@@ -45,20 +59,27 @@ class Feed:
     def __init__(self, loader: Iterable[Any], epochs: int | None, resume: dict[str, Any] | None) -> None:
         self._loader = loader
         self._epochs = epochs
-        self._indexed: _IndexedLoader | None = None
+        self._generators = generators(loader)
+        self._indexed: IndexedLoader | None = None
         if isinstance(loader, DataLoader):
             if not getattr(loader, "in_order", True):
                 raise ValueError("a DataLoader with in_order=False gives its batches by chance; it cannot be resumed")
             # A subclass with its own way to iterate may do anything: it is fetched and dropped.
             plain = type(loader).__iter__ is DataLoader.__iter__
             if plain and not isinstance(loader.dataset, IterableDataset):
-                self._indexed = _IndexedLoader(loader)
-        self._generators = generators(loader)
+                self._indexed = IndexedLoader(loader, self._generators)
+            else:
+                seeding.mark(loader)
+                if resume is None and epochs != 1:
+                    _warn_of_kept_workers(loader)
+        seeding.watch(self)
         self._batches: Iterator[Any] | None = None
         self._opened_with: dict[str, Any] = {}
         self._last: Any = None
         self.epoch = 0
         self.consumed = 0
+        self._ended_after = 0
+        self._over: dict[str, Any] | None = None
         if resume is not None:
             self._resume(resume)
 
@@ -78,19 +99,30 @@ class Feed:
                         f"the loader gave no batch in epoch {self.epoch}; an iterator can be used up only once: "
                         "give steps() the iterable it was made from"
                     ) from None
-                self.epoch += 1
-                self.consumed = 0
-                self._batches = None
+                self._end()
                 continue
             self.consumed += 1
             return batch
 
     def state(self) -> dict[str, Any]:
-        """Where the feed is: after ``consumed`` batches of ``epoch``. Picklable."""
-        state: dict[str, Any] = {"epoch": self.epoch, "consumed": self.consumed, "opened_with": self._opened_with}
+        """Where the feed is: after ``consumed`` batches of ``epoch``; or, with none, behind all of the one before.
+
+        Picklable.
+
+        Raises:
+            ValueError: the loader cannot be brought back to where it is now.
+        """
+        if self._over is not None:
+            return self._over
+        state: dict[str, Any] = {
+            "epoch": self.epoch,
+            "consumed": self.consumed,
+            "ended_after": self._ended_after,
+            "opened_with": self._opened_with,
+            "generators": [generator.get_state() for generator in self._generators],
+        }
         if self._indexed is not None:
             state["indexed"] = self._indexed.state()
-            state["generators"] = [generator.get_state() for generator in self._generators]
         else:
             state["last_batch"] = digest(self._last)
         return state
@@ -108,6 +140,11 @@ class Feed:
         }
         self._batches = iter(self._loader) if self._indexed is None else self._indexed.open()
 
+    def _end(self) -> None:
+        self.epoch += 1
+        self._ended_after, self.consumed = self.consumed, 0
+        self._batches = None
+
     def _fetch(self) -> Any:
         assert self._batches is not None
         batch = next(self._batches)
@@ -119,16 +156,31 @@ class Feed:
     # --- resuming -----------------------------------------------------------------------------------------------
 
     def _resume(self, state: dict[str, Any]) -> None:
+        if "ended_after" not in state:
+            raise WrongData("an older everstep wrote it, and left out what the position in the data needs now")
         self.epoch = int(state["epoch"])
-        consumed = int(state["consumed"])
-        if consumed == 0:
-            return
-        opened_with = state["opened_with"]
-        if len(opened_with["generators"]) != len(self._generators) or ("indexed" in state) != bool(self._indexed):
+        if len(state["generators"]) != len(self._generators) or ("indexed" in state) != bool(self._indexed):
             raise WrongData("the loader is not built as it was when the checkpoint was written")
-        randomness.restore(opened_with["random"])
-        for generator, saved in zip(self._generators, opened_with["generators"], strict=True):
+        consumed, ended_after = int(state["consumed"]), int(state["ended_after"])
+        if not consumed and self._epochs is not None and self.epoch >= self._epochs:
+            # All is done, and the loader will not be asked again.
+            self._over = state
+        elif consumed:
+            self._replay(state, consumed)
+        elif ended_after:
+            self.epoch -= 1
+            self._replay(state, ended_after)
+            self._replay_end()
+        self._set_generators(state["generators"])
+
+    def _set_generators(self, states: list[Any]) -> None:
+        for generator, saved in zip(self._generators, states, strict=True):
             generator.set_state(saved)
+
+    def _replay(self, state: dict[str, Any], consumed: int) -> None:
+        """Begin ``self.epoch`` as it was begun, and go on to where ``consumed`` batches are through."""
+        randomness.restore(state["opened_with"]["random"])
+        self._set_generators(state["opened_with"]["generators"])
         skip = 0
         if self._indexed is not None:
             skip = self._indexed.resume(state["indexed"], consumed, first_epoch=self.epoch == 0)
@@ -144,101 +196,46 @@ class Feed:
             self.consumed += 1
         if self._indexed is not None:
             self._indexed.verify(state["indexed"])
-            if not self._indexed.draws_ahead:
-                # A dataset that draws from a generator of its own was not asked for the skipped batches.
-                for generator, saved in zip(self._generators, state["generators"], strict=True):
-                    generator.set_state(saved)
         elif digest(self._last) != state["last_batch"]:
             raise WrongData(
                 f"batch {consumed} of epoch {self.epoch} is not the one the checkpoint was trained on: the loader's "
                 "order must depend on nothing but its seed and the random state at the start of the epoch"
+                f"{_why(self._loader)}"
             )
 
+    def _replay_end(self) -> None:
+        """What is drawn when the epoch is found to be over is drawn again, too."""
+        consumed = self.consumed
+        try:
+            self._fetch()
+        except StopIteration:
+            self._end()
+            return
+        raise WrongData(f"epoch {self.epoch} has more batches now than the {consumed} that were trained on")
 
-class _IndexedLoader:
-    """A map-style ``DataLoader`` whose index batches are watched and can be skipped without fetching."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        # A shallow copy shares dataset and samplers; the loader of the user stays as it is. Its attributes are set
-        # through __dict__, because DataLoader forbids to exchange its sampler after it was made.
-        self._loader = copy.copy(loader)
-        self._loader.__dict__["_iterator"] = None
-        self._workers = loader.num_workers
-        batched = loader.batch_sampler is not None
-        self._tap = Tap(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
-        self._loader.__dict__["batch_sampler" if batched else "sampler"] = self._tap
-        self._init = loader.worker_init_fn
-        self._generator = loader.generator
-        if self._workers:
-            self._loader.__dict__["collate_fn"] = CollateWithState(loader.collate_fn)
-        self._taken = 0
-        self._check = 0
-        self._worker_states: dict[int, bytes] = {}
-        self._round_states: dict[int, bytes] = {}
-        self._resuming_states: dict[int, bytes] | None = None
+def _keeps_workers(loader: Any) -> bool:
+    return isinstance(loader, DataLoader) and loader.num_workers > 0 and loader.persistent_workers
 
-    @property
-    def draws_ahead(self) -> bool:
-        """True if indices are drawn before their batch is asked for."""
-        return self._workers > 0
 
-    def open(self) -> Iterator[Any]:
-        """Begin an epoch, or (after `resume`) continue one."""
-        states, self._resuming_states = self._resuming_states, None
-        self._taken = self._tap.skip
-        if states is not None:
-            self._round_states = dict(states)
-            self._worker_states = dict(states)
-            self._loader.__dict__["worker_init_fn"] = InitWithState(self._init, states)
-        else:
-            if not self._loader.persistent_workers:
-                self._worker_states = {}
-            self._round_states = dict(self._worker_states)
-        batches = iter(self._loader)
-        self._loader.__dict__.update(worker_init_fn=self._init, generator=self._generator)
-        # Workers have drawn ahead by now; without workers the skip is made here, before anything else draws.
-        self._check = self._tap.skip_now()
-        # Not reset by the tap: a loader with workers asks its sampler for an iterator twice, and uses the second.
-        self._tap.skip = 0
-        return batches
+def _why(loader: Any) -> str:
+    """Likely causes, for a loader whose batches are fetched and dropped."""
+    if _keeps_workers(loader):
+        return (
+            ". Its persistent workers take their random states from one epoch to the next, and these are not saved: "
+            "with persistent_workers=False a dataset that draws random numbers can be resumed"
+        )
+    return (
+        ". Likely causes: the data has changed; the dataset keeps something from one epoch to the next; it draws "
+        "random numbers in turns with the training, or from a generator of its own"
+    )
 
-    def unwrap(self, batch: Any) -> Any:
-        """Note the position after this batch and return it as the user's collate function made it."""
-        self._check = self._tap.checks.popleft()
-        if self._workers:
-            if self._taken % self._workers == 0:
-                self._round_states = dict(self._worker_states)
-            batch, worker, state = batch
-            self._worker_states[worker] = state
-        self._taken += 1
-        return batch
 
-    def state(self) -> dict[str, Any]:
-        """Checksum of the index batches so far, and the random states of the workers before the current round."""
-        complete = self._workers and self._taken % self._workers == 0
-        states = self._worker_states if complete else self._round_states
-        return {"check": self._check, "workers": self._workers, "states": dict(states)}
-
-    def resume(self, state: dict[str, Any], consumed: int, *, first_epoch: bool) -> int:
-        """Prepare `open` to continue after ``consumed`` batches; returns how many of them it will not fetch."""
-        if state["workers"] != self._workers:
-            raise WrongData(
-                f"the loader has {self._workers} workers now, the checkpoint was written with {state['workers']}"
-            )
-        skip = consumed - consumed % self._workers if self._workers else consumed
-        self._tap.skip = skip
-        self._resuming_states = state["states"]
-        if self._loader.persistent_workers and not first_epoch:
-            # The workers of the undisturbed run were there already: nothing was drawn for their seeds in this epoch.
-            self._loader.__dict__["generator"] = torch.Generator()
-            if len(state["states"]) < self._workers:
-                raise WrongData("an epoch gives some persistent workers no batch: their random states are not known")
-        return skip
-
-    def verify(self, state: dict[str, Any]) -> None:
-        """Compare what was drawn with what the checkpoint says."""
-        if self._check != state["check"]:
-            raise WrongData(
-                "the sampler does not give the order the checkpoint was trained on. A sampler that draws random "
-                "numbers while it runs needs a generator of its own; otherwise the data or the sampler has changed"
-            )
+def _warn_of_kept_workers(loader: DataLoader[Any]) -> None:
+    if _keeps_workers(loader):
+        logger.warning(
+            "everstep: the DataLoader over %s has persistent_workers=True: if the dataset draws random numbers in its "
+            "workers, or keeps something from one epoch to the next, it can be resumed in its first epoch only; with "
+            "persistent_workers=False random numbers are no obstacle",
+            type(loader.dataset).__name__,
+        )

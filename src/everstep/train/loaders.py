@@ -55,15 +55,23 @@ class Tap:
         assert self._draw is not None
         return self._draw.skip_now()
 
+    def drawn(self) -> int:
+        """Checksum of all that was drawn in this pass, also ahead."""
+        return self._draw.check if self._draw is not None else 0
+
 
 class Draw:
-    """One pass over a sampler; made by `Tap`."""
+    """One pass over a sampler; made by `Tap`.
+
+    Attributes:
+        check: checksum of all that was drawn.
+    """
 
     def __init__(self, inner: Iterator[Any], skip: int, checks: deque[int]) -> None:
         self._inner = inner
         self._skip = skip
         self._checks = checks
-        self._check = 0
+        self.check = 0
         self._check_after_skip = 0
 
     def __iter__(self) -> Draw:
@@ -72,7 +80,7 @@ class Draw:
     def __next__(self) -> Any:
         self.skip_now()
         drawn = self._advance()
-        self._checks.append(self._check)
+        self._checks.append(self.check)
         return drawn
 
     def skip_now(self) -> int:
@@ -85,13 +93,13 @@ class Draw:
                     self._advance()
             except StopIteration:
                 raise WrongData(f"the sampler gives fewer than {skip} index batches now") from None
-            self._check_after_skip = self._check
+            self._check_after_skip = self.check
         return self._check_after_skip
 
     def _advance(self) -> Any:
         drawn = next(self._inner)
         shown = drawn.tolist() if isinstance(drawn, torch.Tensor) else drawn
-        self._check = zlib.crc32(repr(shown).encode(), self._check)
+        self.check = zlib.crc32(repr(shown).encode(), self.check)
         return drawn
 
 
