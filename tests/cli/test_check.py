@@ -70,6 +70,13 @@ def test_the_library_is_exact(cli: Cli, folder: Path) -> None:
 
 
 @pytest.mark.expensive(family="check")
+def test_the_library_with_accumulated_gradients(cli: Cli, folder: Path) -> None:
+    code, report = checked(cli, folder, scripts.ACCUMULATING)
+    assert (code, report["verdict"], report["mode"], report["steps"]) == (0, "exact", "library", 25), report
+    assert report["launches"][-1]["from_step"] + report["launches"][-1]["steps"] == 25
+
+
+@pytest.mark.expensive(family="check")
 def test_own_checkpoints_without_the_random_state(cli: Cli, folder: Path) -> None:
     code, report = checked(cli, folder, scripts.OWN_CHECKPOINTS, "--mode", "off")
     assert (code, report["verdict"], report["exact"]) == (10, "resumes, not exact", False), report
@@ -122,6 +129,10 @@ def test_the_first_steps_alone(cli: Cli, folder: Path) -> None:
     ("script", "said"),
     [
         ("raise SystemExit('no data here')", "run plainly, the script ended with exit code 1: no data here"),
+        (
+            scripts.FAILING,
+            "ended with exit code 1 after 60 steps: ValueError: no more data; a check needs one that ends",
+        ),
         ("print('hello')", "the script made no optimizer step in its process"),
     ],
 )

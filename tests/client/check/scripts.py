@@ -90,3 +90,33 @@ for step in range(60):
     one_step(torch.rand(4, 4))
 """
 )
+
+FAILING = UNMODIFIED.replace("torch.save", "raise ValueError('no more data')\ntorch.save")
+
+ACCUMULATING = (
+    ATTACHED.replace(
+        "run = ",
+        """
+
+class Gradients:
+    def state_dict(self):
+        return [parameter.grad for parameter in model.parameters()]
+
+    def load_state_dict(self, state):
+        for parameter, gradient in zip(model.parameters(), state):
+            parameter.grad = gradient
+
+
+run = """,
+    )
+    .replace("optimizer=optimizer)", "optimizer=optimizer, gradients=Gradients())")
+    .replace(
+        "    one_step(x)",
+        """    (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+    time.sleep(0.01)
+    if step % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()""",
+    )
+    .replace("total=60", "total=100")
+)

@@ -72,6 +72,30 @@ def test_exit_codes_and_silent_ends() -> None:
     assert named(differences(plain, dataclasses.replace(plain, steps=11))) == ["number of steps"]
 
 
+def drawn(end: str, at_first_step: str | None = None) -> Ending:
+    found = ending(optimizer(1.0))
+    final = found.finals[0]
+    assert final is not None
+    more = {} if at_first_step is None else {"random_at_first_step": {"torch": at_first_step}}
+    return dataclasses.replace(found, finals=({**final, "random": {"torch": end}, **more},))
+
+
+def test_a_generator_that_nobody_drew_from_need_not_come_back() -> None:
+    other = drawn("elsewhere")
+    assert named(differences(drawn("r"), other)) == ["random state of torch"]
+    assert named(differences(drawn("r", "begun"), other)) == ["random state of torch"]
+    assert differences(drawn("r", "r"), other) == []
+
+
+def test_a_process_that_found_all_steps_done_is_not_compared_by_its_globals() -> None:
+    plain, done = ending(optimizer(1.0)), ending()
+    final = done.finals[0]
+    assert final is not None
+    final["globals"] = {"model.w": entry(1.0)}
+    assert differences(plain, done) == []
+    assert named(differences(ending(), done)) == ["global 'model.w'"]
+
+
 def logged(folder: Path, name: str, text: str) -> Ending:
     path = folder / name
     path.write_text(text)
@@ -113,6 +137,14 @@ CAUSES = [
     ([Difference(Part.PARAMETERS, "p", "x"), Difference(Part.OPTIMIZER, "state 'w.step' of Adam", "x")], "optimizer"),
     ([Difference(Part.STEPS, "number of steps", "x"), Difference(Part.PARAMETERS, "p", "x")], "position in the data"),
     ([Difference(Part.FILE, "file log", "9 lines instead of 5, line 3 is")], "appended"),
+    (
+        [
+            Difference(Part.OPTIMIZER, "state 'w.momentum_buffer' of SGD", "is missing"),
+            Difference(Part.RANDOM, "random state of torch", "differs"),
+        ],
+        "optimizer's state: it began anew",
+    ),
+    ([Difference(Part.OPTIMIZER, "state 'w.momentum_buffer' of SGD", "differs")], "as momentum"),
     ([Difference(Part.PARAMETERS, "p", "x")], "order of the data"),
 ]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from everstep.client.check.costs import costs
 from everstep.client.check.drill import Drilled, How, Kill, Launched
 from everstep.client.check.evidence import Ending, Facts
 from everstep.client.check.scene import Mode
-from everstep.client.check.verdict import Verdict, judge_drilled
+from everstep.client.check.verdict import Verdict, judge_drilled, was_fair
 
+SAVED = Facts(saves=({"step": 3},))
 ENDING = Ending(0, ({"optimizers": [], "globals": {}, "random": {}, "attached": False, "cuda": False},), ())
 
 
@@ -82,3 +84,39 @@ def test_the_verdict_on_a_drill(run: Drilled, verdict: Verdict) -> None:
     judgement = judge_drilled(ENDING, run, Aside())
     assert judgement.verdict is verdict
     assert judgement.reason
+
+
+def test_another_way_to_the_same_end_is_not_exact() -> None:
+    run = drilled(launch(1, 0, 5), launch(2, 3, 9, diverged_at=4), launch(3, 10, 2, killed=False))
+    judgement = judge_drilled(ENDING, run, Aside())
+    assert judgement.verdict is Verdict.NOT_EXACT
+    first = judgement.first_difference
+    assert first is not None
+    assert (first.object, first.step) == ("parameters", 4)
+    assert first.what == "differ from step 4 on in launch 2, and come together again"
+    # Where two plain runs go different ways, a resumed one may.
+    assert judge_drilled(ENDING, run, Aside(way=True)).verdict is Verdict.EXACT
+
+
+ATTACHED = dataclasses.replace(ENDING, finals=({**(ENDING.finals[0] or {}), "attached": True},))
+FAIR = [
+    (Mode.SCRIPT, ENDING, launch(1, 0, 2), False),
+    (Mode.LIBRARY, ATTACHED, launch(1, 0, 2), False),
+    (Mode.SCRIPT, ENDING, launch(1, 0, 2, facts=SAVED), True),
+    (Mode.SCRIPT, ENDING, launch(1, 0, 2, moments={"first_step": 1.5}, seconds=9.0), True),
+    (Mode.SCRIPT, ENDING, launch(1, 0, 2, moments={"first_step": 1.5}, seconds=3.0), False),
+    # Nobody tells whether they saved.
+    (Mode.OFF, ENDING, launch(1, 0, 2), True),
+    (Mode.LIBRARY, ENDING, launch(1, 0, 2), True),
+]
+
+
+@pytest.mark.parametrize(("mode", "plain", "first", "fair"), FAIR, ids=[str(at) for at in range(len(FAIR))])
+def test_a_kill_before_the_first_save_says_nothing(mode: Mode, plain: Ending, first: Launched, fair: bool) -> None:
+    assert was_fair(drilled(first, launch(2, 0, 3, killed=False)), mode, plain) is fair
+
+
+def test_a_relaunch_that_fails_says_enough() -> None:
+    failing = drilled(launch(1, 0, 2), launch(2, None, 0, killed=False, exit_code=1))
+    assert was_fair(failing, Mode.SCRIPT, ENDING)
+    assert was_fair(drilled(launch(1, 0, 2), launch(2, None, 0), hung="too long"), Mode.SCRIPT, ENDING)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -59,6 +61,22 @@ class NoProcesses:
 
     def report(self, record: InstanceRecord, line: str) -> None:
         pass
+
+
+@pytest.fixture(autouse=True)
+def _closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whoever opens the file of a box closes it; Python 3.13 complains of those who leave that to the collector."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def kept(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", kept)
+    yield
+    for connection in opened:
+        connection.close()
 
 
 @pytest.fixture

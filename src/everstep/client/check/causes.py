@@ -53,9 +53,7 @@ def why_not_exact(found: Sequence[Difference], plain_found_cuda: bool) -> str:
         return _why_outputs(found)
     if Part.STEPS in parts:
         return "likely the position in the data: the relaunch did another number of steps than were left"
-    if any(d.part is Part.OPTIMIZER and ("missing" in d.what or d.name.startswith("state '")) for d in found) and any(
-        ".step'" in d.name for d in found
-    ):
+    if any(d.part is Part.OPTIMIZER and ("missing" in d.what or ".step'" in d.name) for d in found):
         return "likely the optimizer's state: it began anew; save and load optimizer.state_dict()"
     if any(d.part is Part.GROUPS for d in found):
         return "likely the scheduler's state: a setting of the optimizer differs; save and load scheduler.state_dict()"
@@ -67,6 +65,11 @@ def why_not_exact(found: Sequence[Difference], plain_found_cuda: bool) -> str:
     size = max((d.size for d in found if d.size is not None), default=None)
     if size is not None and size < _ROUNDING and plain_found_cuda:
         return f"likely nondeterministic kernels on the GPU; {_strict(True)}"
+    if Part.OPTIMIZER in parts:
+        return (
+            "likely the optimizer's state, as momentum: save and load optimizer.state_dict(); "
+            "if that comes back, the order of the data"
+        )
     return "likely the order of the data, or an object that is not among what came back"
 
 

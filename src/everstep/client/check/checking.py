@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from everstep.client.check.bases import counts_alike
 from everstep.client.check.command import Command
 from everstep.client.check.compare import Aside, differences, set_aside, weights_sha256
 from everstep.client.check.costs import Costs, costs
@@ -14,7 +15,7 @@ from everstep.client.check.drill import Drill, Drilled, Launched, Plain, Show
 from everstep.client.check.evidence import Ending, Step
 from everstep.client.check.launch import Launch
 from everstep.client.check.scene import Mode, Scene, Settings
-from everstep.client.check.verdict import Judgement, Verdict, judge_drilled, judge_plain
+from everstep.client.check.verdict import Judgement, Verdict, judge_drilled, judge_plain, was_fair
 from everstep.model.errors import EverstepError
 
 _LOOKED_AT_S = 60.0
@@ -101,7 +102,8 @@ class Check:
         if judgement is not None:
             weights = weights_sha256(plain.ending, again)
             return Checked(**told, judgement=judgement, weights=(weights[0], None), disturbed=self._disturbed())
-        aside = set_aside(plain.ending, again, differences(plain.ending, again))
+        found = differences(plain.ending, again)
+        aside = replace(set_aside(plain.ending, again, found), way=diverged_at is not None)
         drilled = Drill(self.scene, plain, mode, self.show).run()
         return self._conclude(told, plain, drilled, aside)
 
@@ -109,9 +111,12 @@ class Check:
         first = drilled.launches[0]
         if first.kill is None and not first.refused and not drilled.hung:
             raise EverstepError(_not_killed(first, plain.ending.exit_code))
+        judgement = judge_drilled(plain.ending, drilled, aside)
+        if judgement.verdict is Verdict.NO_RESUME and not was_fair(drilled, told["mode"], plain.ending):
+            raise EverstepError(_too_short(told["steps"], told["plain_s"]))
         return Checked(
             **told,
-            judgement=judge_drilled(plain.ending, drilled, aside),
+            judgement=judgement,
             weights=weights_sha256(plain.ending, drilled.ending),
             not_compared=tuple(sorted(aside.names)),
             drilled=drilled,
@@ -129,6 +134,8 @@ class Check:
         seconds = _LOOKED_AT_S if settings.steps is None and settings.nproc == 1 else None
         ending, launch = self._plain("plain", steps=settings.steps, seconds=seconds, limit_s=None)
         steps = tuple(launch.trail.steps)
+        if launch.exit_code != 0:
+            raise EverstepError(_failed(len(steps), launch))
         if len(steps) < _LEAST_STEPS:
             raise EverstepError(_no_steps(len(steps), launch))
         stopped = any(final is not None and final["stopped"] for final in ending.finals)
@@ -140,6 +147,8 @@ class Check:
             begun_s=steps[0].at - launch.began_at,
             step_s=_step_s(steps),
             stop_at=len(steps) if stopped else None,
+            optimized=bool(launch.trail.optimized),
+            counts_alike=counts_alike(steps, launch.facts()),
         )
         return plain, launch.seconds
 
@@ -188,10 +197,24 @@ def _not_killed(launch: Launched, plain_code: int) -> str:
     return f"made to save, the script ended with exit code {launch.exit_code} instead of {plain_code}{said}"
 
 
+def _too_short(steps: int, seconds: float) -> str:
+    return (
+        f"too short to kill: {steps} steps, {seconds:.1f} s in all, and each kill came before a first save was "
+        "through; give it more steps"
+    )
+
+
+def _failed(steps: int, launch: Launch) -> str:
+    """What is said of a script that fails by itself."""
+    said = f": {launch.complaint()}" if launch.complaint() else ""
+    after = f" after {steps} steps" if steps else ""
+    fix = "; a check needs one that ends with 0"
+    if steps > _LEAST_STEPS:
+        fix += f", or --steps N with fewer than these {steps}"
+    return f"run plainly, the script ended with exit code {launch.exit_code}{after}{said}{fix}"
+
+
 def _no_steps(count: int, launch: Launch) -> str:
-    if launch.exit_code != 0:
-        said = f": {launch.complaint()}" if launch.complaint() else ""
-        return f"run plainly, the script ended with exit code {launch.exit_code}{said}"
     if count == 0:
         more = "" if launch.start.nproc > 1 else "; if it starts ranks by itself, let --nproc N do it"
         return f"the script made no optimizer step in its process{more}"

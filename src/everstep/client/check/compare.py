@@ -60,10 +60,12 @@ class Aside:
     Attributes:
         names: of differences.
         numbers_only: those of them in which only numbers differ (times); their texts still count.
+        way: whether their parameters differ after some step, and are the same at the end.
     """
 
     names: frozenset[str] = frozenset()
     numbers_only: frozenset[str] = frozenset()
+    way: bool = False
 
 
 def differences(plain: Ending, other: Ending, aside: Aside | None = None) -> list[Difference]:
@@ -140,9 +142,13 @@ def _rank(plain: Ending, other: Ending, rank: int) -> Iterator[Difference]:
         yield from _entries(Part.BUFFERS, "buffer", where, left["buffers"], right["buffers"])
         yield from _entries(Part.OPTIMIZER, "state", of, left["state"], right["state"])
         yield from _entries(Part.GROUPS, "setting", of, left["groups"], right["groups"])
-    yield from _entries(Part.PARAMETERS, "global", where, mine["globals"], theirs["globals"])
+    if not mine["optimizers"]:
+        # They are seen where no optimizer stepped: also in a process that found all steps done.
+        yield from _entries(Part.PARAMETERS, "global", where, mine["globals"], theirs["globals"])
+    # What nobody drew from while training need not come back; a relaunch begins with another state on purpose.
+    unused = mine.get("random_at_first_step", {})
     for name, digest in mine["random"].items():
-        if theirs["random"].get(name, digest) != digest:
+        if digest != unused.get(name) and theirs["random"].get(name, digest) != digest:
             yield Difference(Part.RANDOM, f"random state of {name}{where}", "differs")
 
 

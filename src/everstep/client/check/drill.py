@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from everstep.client.check.bases import diverged_at, find_base
 from everstep.client.check.evidence import Ending, Facts, Step
 from everstep.client.check.launch import Launch, utc_to_monotonic
 from everstep.client.check.scene import Mode, Scene
@@ -43,6 +44,8 @@ class Plain:
         begun_s: from start to the first step.
         step_s: time of a step, the median.
         stop_at: the check looks at that many steps only; None: at all.
+        optimized: whether the steps are those of an optimizer, not calls of ``backward``.
+        counts_alike: whether the library reported the same steps.
     """
 
     ending: Ending
@@ -52,6 +55,8 @@ class Plain:
     begun_s: float
     step_s: float
     stop_at: int | None
+    optimized: bool
+    counts_alike: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +214,7 @@ class Drill:
         launch.trail.follow()
         if self._went_through(launch):
             return None
-        position = self._reached(launch) if launch.trail.steps else self._position
+        position = self._reached(launch) if self._steps(launch) else self._position
         return Kill(how, position, launch.exit_code)
 
     def _end(self, launch: Launch, how: How) -> None:
@@ -230,43 +235,66 @@ class Drill:
         return None
 
     def _reached(self, launch: Launch) -> int:
-        return (self._base(launch) or 0) + len(launch.trail.steps)
+        return (self._base(launch) or 0) + len(self._steps(launch))
+
+    def _steps(self, launch: Launch) -> Sequence[Step]:
+        """Its steps, as those of the plain run are counted."""
+        return launch.trail.optimized if self.plain.optimized else launch.trail.steps
 
     def _base(self, launch: Launch) -> int | None:
         """The step that a launch went on from; None: not known, or it made no step yet."""
         number = len(self._launches) + 1
-        if number not in self._bases and launch.trail.steps:
+        if number not in self._bases and self._steps(launch):
             self._bases[number] = self._find_base(launch) if number > 1 else 0
         return self._bases.get(number)
 
     def _find_base(self, launch: Launch) -> int | None:
-        reported = launch.facts().base_step
-        if self.mode is Mode.SCRIPT:
-            # The runner counts as the witness does, and says nothing where it begins from nothing.
-            return reported or 0
-        mark = launch.trail.steps[0].mark
-        # Parameters may stand still for some steps: what was reached is the limit.
-        places = [at for at, step in enumerate(self.plain.steps[: self._position + 1]) if mark and step.mark == mark]
-        if places:
-            return places[-1]
-        return (reported or 0) if self.plain.ending.attached else None
+        if self._is_reported:
+            # They count as the witness does, and say nothing where they begin from nothing.
+            return launch.facts().base_step or 0
+        found = find_base(self.plain.steps, self._steps(launch), self._position, hint=None)
+        anew = self.mode is Mode.LIBRARY and _began_anew(launch.facts())
+        return 0 if found is None and anew else found
+
+    @property
+    def _is_reported(self) -> bool:
+        """Whether the runner, or the library, tells where a launch goes on, in steps of the optimizer."""
+        return self.mode is Mode.SCRIPT or (self.mode is Mode.LIBRARY and self.plain.counts_alike)
+
+    def _final_base(self, launch: Launch, kill: Kill | None) -> int | None:
+        """The same for a launch that is over: now all its steps tell, and its end."""
+        base, end = self._base(launch), self._base_by_end(launch) if kill is None else None
+        if self._launches and not self._is_reported:
+            found = find_base(self.plain.steps, self._steps(launch), self._position, hint=end)
+            base = base if found is None else found
+        if base is None and end is None and kill is None:
+            self._check_stop(launch)
+        return end if base is None else base
 
     def _base_by_end(self, launch: Launch) -> int | None:
         """The same for a launch that came to the end of training: what it did not do was done before."""
         final = launch.finals()[0]
-        if final is None or launch.exit_code != self.plain.ending.exit_code:
+        if final is None or final["stopped"] or launch.exit_code != self.plain.ending.exit_code:
             return None
-        if final["stopped"]:
+        own = len(self._steps(launch))
+        if not own and all(earlier.base is not None for earlier in self._launches if earlier.steps):
+            # It did nothing, and what was done before is known.
+            return self._position
+        return max(len(self.plain.steps) - own, 0)
+
+    def _check_stop(self, launch: Launch) -> None:
+        """A launch that was stopped at a step is compared only where that step is known to be the right one."""
+        final = launch.finals()[0]
+        if final is not None and final["stopped"]:
+            library = "the script counts other steps than its optimizer"
+            why = library if self.mode is Mode.LIBRARY else "the script saves by itself"
             raise EverstepError(
-                "the script saves by itself, so that only its own end tells where a relaunch went on, and that is "
+                f"{why}, so that only its own end tells where a relaunch went on, and that is "
                 f"behind the {self.plain.stop_at} steps looked at: give it less to do, and --steps more than that"
             )
-        return max(len(self.plain.steps) - len(launch.trail.steps), 0)
 
     def _record(self, launch: Launch, kill: Kill | None) -> Launched:
-        own, base, facts = launch.trail.steps, self._base(launch), launch.facts()
-        if base is None and kill is None:
-            base = self._base_by_end(launch)
+        own, base, facts = self._steps(launch), self._final_base(launch, kill), launch.facts()
         moments = {name: at - launch.began_at for name, at in launch.trail.moments.items()}
         if facts.restored is not None:
             moments["restored"] = utc_to_monotonic(float(facts.restored["t"])) - launch.began_at
@@ -277,7 +305,7 @@ class Drill:
             number=len(self._launches) + 1,
             base=base,
             steps=len(own),
-            diverged_at=_diverged_at(self.plain.steps, own, base),
+            diverged_at=diverged_at(self.plain.steps, own, base),
             moments=moments,
             facts=facts,
             kill=kill,
@@ -295,10 +323,6 @@ class Drill:
         return tuple(folder / f"stdout-{rank}.log" for rank in range(len(launch.finals())))
 
 
-def _diverged_at(plain: Sequence[Step], own: Sequence[Step], base: int | None) -> int | None:
-    if base is None:
-        return None
-    pairs = zip(plain[base:], own, strict=False)
-    wrong = (at for at, (mine, theirs) in enumerate(pairs) if mine.mark and theirs.mark and mine.mark != theirs.mark)
-    first = next(wrong, None)
-    return None if first is None else base + first + 1
+def _began_anew(facts: Facts) -> bool:
+    """Whether the library said that there was nothing to go on from."""
+    return facts.restored is not None and facts.base_step is None

@@ -12,10 +12,11 @@ from everstep.model import handshake
 
 
 class Step(NamedTuple):
-    """One optimizer step: monotonic seconds, and a fingerprint of the parameters after it (0: not taken)."""
+    """One optimizer step: monotonic seconds, and fingerprints of the parameters after and before it (0: not taken)."""
 
     at: float
     mark: int
+    before: int = 0
 
 
 class Trail:
@@ -38,6 +39,11 @@ class Trail:
         """See the class."""
         return self._optimized or self._backward
 
+    @property
+    def optimized(self) -> Sequence[Step]:
+        """Steps of optimizers alone; with accumulated gradients there are calls of ``backward`` before the first."""
+        return self._optimized
+
     def follow(self) -> Trail:
         """Read on to the end of the file; a torn last line waits for its rest."""
         try:
@@ -51,7 +57,7 @@ class Trail:
         for line in whole.decode().splitlines():
             at, word, *rest = line.split()
             if word == "step":
-                self._optimized.append(Step(float(at), int(rest[1])))
+                self._optimized.append(Step(float(at), *map(int, rest[1:3])))
             elif word == "backward":
                 self._backward.append(Step(float(at), 0))
             else:
@@ -68,12 +74,14 @@ class Facts:
         saves: all ``saved`` facts.
         warnings: texts.
         step: newest reported position, in the unit of the reports.
+        step_at: when that was, in seconds UTC.
     """
 
     restored: dict[str, Any] | None = None
     saves: tuple[dict[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
     step: int | None = None
+    step_at: float | None = None
 
     @property
     def base_step(self) -> int | None:
@@ -92,6 +100,7 @@ def read_facts(folder: Path, rank: int = 0) -> Facts:
         saves=tuple(fact for fact in facts if fact.get("kind") == handshake.FACT_SAVED),
         warnings=tuple(str(fact["text"]) for fact in facts if fact.get("kind") == handshake.FACT_WARNING),
         step=progress.get("step"),
+        step_at=progress.get("t"),
     )
 
 

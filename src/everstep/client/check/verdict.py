@@ -7,9 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from everstep.client.check.causes import why_not_deterministic, why_not_exact
-from everstep.client.check.compare import STATE, Aside, Difference, differences
+from everstep.client.check.compare import STATE, Aside, Difference, Part, differences
 from everstep.client.check.drill import Drilled, Launched
 from everstep.client.check.evidence import Ending
+from everstep.client.check.scene import Mode
+
+#: A process that trained for so long before it was killed could have saved.
+_TIME_TO_SAVE_S = 5.0
 
 
 class Verdict(StrEnum):
@@ -84,17 +88,44 @@ def judge_drilled(plain: Ending, drilled: Drilled, aside: Aside) -> Judgement:
     resumed = any(_went_on(launch) for launch in drilled.launches[1:])
     if drilled.hung:
         return Judgement(Verdict.NOT_EXACT if resumed else Verdict.NO_RESUME, drilled.hung)
-    found = differences(plain, drilled.ending, aside)
     if not resumed:
         return Judgement(Verdict.NO_RESUME, _why_no_resume(plain, last))
+    astray = next((launch for launch in drilled.launches if launch.diverged_at is not None), None)
+    at = None if astray is None else astray.diverged_at
+    since = "" if at is None else f", from step {at} on"
+    found = differences(plain, drilled.ending, aside)
+    reason = f"it goes on after a kill, but ends otherwise{since}"
+    if not found and astray is not None and not aside.way:
+        found, reason = [_way(astray)], f"it goes on after a kill, and ends the same, but on another way{since}"
     if not found:
         return Judgement(Verdict.EXACT, f"killed {_times(drilled)}, it ends as if nothing had happened")
-    at = next((launch.diverged_at for launch in drilled.launches if launch.diverged_at is not None), None)
     first = FirstDifference(found[0].name, found[0].what, at, why_not_exact(found, plain.cuda))
-    since = "" if at is None else f", from step {at} on"
-    return Judgement(
-        Verdict.NOT_EXACT, f"it goes on after a kill, but ends otherwise{since}: {first.object}", first, tuple(found)
-    )
+    return Judgement(Verdict.NOT_EXACT, f"{reason}: {first.object}", first, tuple(found))
+
+
+def was_fair(drilled: Drilled, mode: Mode, plain: Ending) -> bool:
+    """Whether a drill that nothing came back from says that nothing would.
+
+    Not if each kill came before a first save of everstep's was through. Whether a script that saves by itself has
+    saved, nobody tells.
+    """
+    last = drilled.launches[-1]
+    if drilled.hung or last.exit_code != plain.exit_code or mode is Mode.OFF:
+        return True
+    if mode is Mode.LIBRARY and not plain.attached:
+        return True
+    return any(_could_save(launch) for launch in drilled.launches if launch.kill is not None)
+
+
+def _could_save(launch: Launched) -> bool:
+    first = launch.moments.get("first_step")
+    return bool(launch.facts.saves) or (first is not None and launch.seconds - first >= _TIME_TO_SAVE_S)
+
+
+def _way(astray: Launched) -> Difference:
+    """Of a launch that differed from the plain run, which is not seen at the end any more."""
+    what = f"differ from step {astray.diverged_at} on in launch {astray.number}, and come together again"
+    return Difference(Part.PARAMETERS, "parameters", what)
 
 
 def _saw_weights(ending: Ending) -> bool:

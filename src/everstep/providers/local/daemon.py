@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -104,7 +105,7 @@ class Daemon:
         self.look_at_workstation()
         self.adopt()
         api_socket, metadata_socket = self._sockets
-        api = await asyncio.start_unix_server(self._serve_api, sock=api_socket, limit=rpc.LINE_LIMIT)
+        api = await _serve_unix(self._serve_api, api_socket)
         told = await asyncio.start_server(self._serve_metadata, sock=metadata_socket, limit=1 << 14)
         for left_over in (self.home / "trash").iterdir():
             self.spawn(asyncio.to_thread(shutil.rmtree, left_over, ignore_errors=True))
@@ -312,6 +313,13 @@ class Daemon:
         except Exception as error:
             _log.exception("while answering %r", line[:200])
             return {"error": rpc.encode_error(error)}
+
+
+async def _serve_unix(answer: Callable[..., Any], sock: socket.socket) -> asyncio.Server:
+    if sys.version_info >= (3, 13):
+        # Its name was a short way to the file, see `rpc.socket_address`: asyncio could not find the file to delete it.
+        return await asyncio.start_unix_server(answer, sock=sock, limit=rpc.LINE_LIMIT, cleanup_socket=False)
+    return await asyncio.start_unix_server(answer, sock=sock, limit=rpc.LINE_LIMIT)
 
 
 def open_metadata_socket(state: State) -> socket.socket:

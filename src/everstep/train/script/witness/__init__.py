@@ -20,9 +20,10 @@ The variable holds JSON:
     linked   relative paths of symbolic links which are replaced by copies before the script writes to them
 
 ``folder/rank-R.trail`` grows while the process runs, one line per fact, written at once, so that it survives SIGKILL:
-``MONOTONIC_SECONDS WORD [NUMBER FINGERPRINT]``, the word being ``started``, ``torch`` (its import begins), ``ready``
-(torch is there), ``step`` (number of the optimizer, fingerprint of its first and last parameter), ``backward`` (only
-before the first step: for scripts without an optimizer). ``folder/rank-R.json`` is written at the end (`state.py`).
+``MONOTONIC_SECONDS WORD [NUMBER FINGERPRINT FINGERPRINT]``, the word being ``started``, ``torch`` (its import begins),
+``ready`` (torch is there), ``step`` (number of the optimizer, fingerprints of its first and last parameter after and
+before it), ``backward`` (only before the first step: for scripts without an optimizer). ``folder/rank-R.json`` is
+written at the end (`state.py`).
 """
 
 from __future__ import annotations

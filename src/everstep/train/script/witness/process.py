@@ -40,6 +40,7 @@ class Witness:
         self._seen = Seen()
         self._steps = 0
         self._base: int | None = None
+        self._before = 0
         self._final: dict[str, Any] | None = None
 
     def install(self) -> None:
@@ -70,6 +71,7 @@ class Witness:
             # The one on the CPU begins elsewhere in every process; those of GPUs do not.
             torch.default_generator.manual_seed(self._wanted["seed"])
         # The package hides its modules.
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._stepping)
         sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(self._stepped)
         links.guard_torch_save(torch)
         backward = torch.Tensor.backward
@@ -85,12 +87,19 @@ class Witness:
 
     # --- steps --------------------------------------------------------------------------------------------------
 
+    def _stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if os.getpid() != self._pid:
+            return
+        if not self._steps:
+            self._seen.begin()
+        self._before = fingerprint(optimizer)
+
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if os.getpid() != self._pid:
             return
         number = self._seen.optimizer(optimizer)
         mark = fingerprint(optimizer)
-        self._note("step", f" {number} {mark}")
+        self._note("step", f" {number} {mark} {self._before}")
         self._steps += 1
         if self._enough(mark):
             # The state is looked at before the exit unwinds the script.

@@ -7,6 +7,8 @@
                  ``buffers`` of the modules around
     globals      modules and tensors among the globals of the script, for scripts without an optimizer
     random       states of the random number generators
+    random_at_first_step
+                 the same just before the first step; empty where there was none
     cuda         whether a GPU was in use
 """
 
@@ -34,6 +36,11 @@ class Seen:
         self._count = 0
         self._numbers: dict[int, int] = {}
         self._optimizers: list[_Optimizer] = []
+        self._random_at_first_step: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Just before the first step: from now on it is the training that draws random numbers."""
+        self._random_at_first_step = _random_states()
 
     def optimizer(self, optimizer: Any) -> int:
         """Note that it stepped; its number, from 0 in order of first steps."""
@@ -55,6 +62,7 @@ class Seen:
         torch: Any = sys.modules.get("torch")
         return {
             "random": _random_states(),
+            "random_at_first_step": self._random_at_first_step,
             "optimizers": [optimizer.digests() for optimizer in self._optimizers],
             "globals": {} if torch is None or self._optimizers else _globals(torch),
             "cuda": bool(torch is not None and torch.cuda.is_initialized()),
