@@ -94,10 +94,16 @@ def test_what_cannot_be_made_again_refuses_with_its_place_when_it_is_used(drill:
 
 def test_a_generator_that_a_loop_draws_from_through_an_object_of_the_script_is_not_there_twice(drill: Drill) -> None:
     """The loop is advanced by itself; the variable refuses, instead of being one item behind."""
-    write(drill, bodies.HANDED_ON)
+    held = "self.lock = __import__('threading').Lock(); self.lock.acquire(); self.next = next(source)"
+    write(drill, bodies.HANDED_ON.replace("self.next = next(source)", held))
     assert drill.launch(9) == -9
     assert drill.launch() == handshake.EXIT_REFUSED, drill.said()
     assert "a loop goes over the generator cycle at train.py" in drill.said()
+
+
+def test_a_generator_below_an_iterator_of_a_class_of_the_script_comes_back_with_it(drill: Drill) -> None:
+    write(drill, bodies.HANDED_ON)
+    survives(drill, 9, 5)
 
 
 def test_a_stream_that_keeps_a_generator_is_not_advanced_twice(drill: Drill) -> None:

@@ -37,10 +37,10 @@ _PLAIN = {
     type(iter(range(1 << 70))),
     *(itertools.count, itertools.repeat, itertools.product, itertools.permutations, itertools.combinations),
 }
-_BY_INDEX: Any = type(iter(type("Sequence", (), {"__getitem__": lambda self, index: index})()))
+BY_INDEX: Any = type(iter(type("Sequence", (), {"__getitem__": lambda self, index: index})()))
 """What ``iter`` gives for an object that has only ``__getitem__``, such as a map-style data set."""
 
-_KNOWN = frozenset({*_PLAIN, _BY_INDEX})
+_KNOWN = frozenset({*_PLAIN, BY_INDEX})
 _SEQUENCES: tuple[type, ...] = (type(iter([])), type(iter(())), type(reversed([])))
 
 _PROGRESS_BARS = ("tqdm", "rich")
@@ -115,7 +115,7 @@ def adopt_check(iterator: Iterator[Any], saved: dict[str, Any]) -> None:
 def wrappers(iterator: Iterator[Any]) -> list[Any]:
     """Each ``enumerate``, ``zip`` and ``islice`` in what a loop goes over."""
     own = [iterator] if isinstance(iterator, (enumerate, zip, itertools.islice)) else []
-    return [*own, *(one for child in _beneath(iterator) or () for one in wrappers(child))]
+    return [*own, *(one for child in beneath(iterator) or () for one in wrappers(child))]
 
 
 def is_plain(iterator: Any) -> bool:
@@ -144,7 +144,7 @@ def advance(iterator: Iterator[Any], count: int, saved: dict[str, Any] | None = 
         iterator.restore(saved["loaders"].get((), {}) if saved else iterator.position(), count)
         iterator.drain()
         return iterator
-    if type(iterator) is _BY_INDEX:
+    if type(iterator) is BY_INDEX:
         # Items are fetched by their number.
         iterator.__setstate__(count)  # type: ignore[attr-defined]
         return iterator
@@ -191,7 +191,7 @@ def _take(iterator: Iterator[Any], count: int) -> None:
 def _is_known(iterator: Any) -> bool:
     if type(iterator) in _KNOWN or isinstance(iterator, Batches):
         return True
-    children = _beneath(iterator)
+    children = beneath(iterator)
     return children is not None and all(_is_known(child) for child in children)
 
 
@@ -200,7 +200,7 @@ def _loaders(iterator: Any, way: tuple[int, ...] = ()) -> dict[tuple[int, ...], 
     if isinstance(iterator, Batches):
         return {way: iterator}
     found = {}
-    for number, child in enumerate(_beneath(iterator) or ()):
+    for number, child in enumerate(beneath(iterator) or ()):
         found.update(_loaders(child, (*way, number)))
     return found
 
@@ -211,7 +211,7 @@ def _contents(iterator: Any, way: tuple[int, ...] = ()) -> dict[tuple[int, ...],
         held = [thing for thing in gc.get_referents(iterator) if type(thing) in (list, tuple)]
         return {way: glance([_told(entry) for entry in held[0][:: max(1, len(held[0]) // 256)]])} if held else {}
     found = {}
-    for number, child in enumerate(_beneath(iterator) or ()):
+    for number, child in enumerate(beneath(iterator) or ()):
         found.update(_contents(child, (*way, number)))
     return found
 
@@ -222,7 +222,7 @@ def _told(entry: Any) -> Any:
     return entry if small or isinstance(entry, (int, float, str, bytes)) else type(entry).__qualname__
 
 
-def _beneath(iterator: Any) -> list[Any] | None:
+def beneath(iterator: Any) -> list[Any] | None:
     """The iterators a known wrapper takes from, in its order; None for anything else."""
     if isinstance(iterator, enumerate):
         return [iterator.__reduce__()[1][0]]

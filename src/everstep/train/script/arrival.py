@@ -9,13 +9,16 @@ from types import FrameType
 from typing import Any
 
 from everstep.model import handshake
+from everstep.train.loaders import WrongData
 from everstep.train.opening import restored
 from everstep.train.script import batches, graph, loopgraph, objects, states, surroundings
 from everstep.train.script.again import Again
+from everstep.train.script.grounds import KEY, Grounds
 from everstep.train.script.heads import Record
 from everstep.train.script.path import Path, Place, Stranger, common_prefix, place, user_frames
 from everstep.train.script.refusal import refuse
 from everstep.train.script.session import Parts, Session
+from everstep.train.script.unseen import unseen
 
 _Restore = Callable[[Sequence[graph.Space]], list[graph.Restored]]
 
@@ -44,6 +47,7 @@ class Arriving:
         self._wrote_early = False
         self.path: Path = saved["path"]
 
+    @unseen()
     def early(self, frame: FrameType) -> None:
         """Write the saved values for the first time, so that conditions on the way see them."""
         if self._again.is_second:
@@ -56,6 +60,7 @@ class Arriving:
         common = common_prefix(self.path.places, places)
         self._write(self._restoring.early, stack[:common], places[:common])
 
+    @unseen()
     def arrive(self, record: Record) -> None:
         """The safe point is reached: files, objects, random states and switches are those of the save."""
         saved, parts = self._saved, self._parts
@@ -128,7 +133,9 @@ class Arriving:
         modules = self._parts.sources.modules()
         spaces = objects.spaces(modules, stack, places)
         in_graph = [at for at, turn in enumerate(self.path.turns) if turn.in_graph] if records else []
+        grounds = Grounds(records, in_graph)
         spaces += [loopgraph.fresh(records, in_graph)] if in_graph else []
+        spaces += [grounds.space()] if records else []
         try:
             restored = restore(spaces)
         except graph.Unrestorable as error:
@@ -139,3 +146,12 @@ class Arriving:
             in_graph,
             {name: value for one in restored for name, value in one.values.items() if one.key == loopgraph.KEY},
         )
+        if records:
+            self._write_grounds(grounds, restored)
+
+    def _write_grounds(self, grounds: Grounds, restored: Sequence[graph.Restored]) -> None:
+        values = {name: value for one in restored if one.key == KEY for name, value in one.values.items()}
+        try:
+            grounds.write(values, self._saved["graph"])
+        except WrongData as error:
+            refuse(f"a loop cannot go on over what it went over: {error}")

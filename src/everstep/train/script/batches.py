@@ -17,7 +17,9 @@ noticed while they run.
 
 from __future__ import annotations
 
+import functools
 import os
+import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,8 +31,10 @@ from everstep.train import randomness
 from everstep.train.loaders import WrongData, samplers
 from everstep.train.script import mutables
 from everstep.train.script.fetching import PLAIN_ITER, Fetching
+from everstep.train.script.graph import Poison
 from everstep.train.script.workers import Position, reachable
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 PLACEHOLDER = object()
 """Stands for a batch that was consumed before the save."""
 
@@ -182,6 +186,37 @@ class Batches(Iterator[Any]):
             self._pending = self.position(), 0
         else:
             fetching.begin()
+
+    # --- what it takes from -----------------------------------------------------------------------------------------
+
+    def parts(self) -> list[Any]:
+        """The data set, the samplers, and what collates where that is an object of somebody's own."""
+        samplers = [one for name, one in self._roots.items() if name != "generator"]
+        collate = self._fetching.collate
+        collate = getattr(collate, "__self__", collate)
+        plain = isinstance(collate, (*_FUNCTIONS, functools.partial))
+        return [self._fetching.loader.dataset, *samplers, *(() if plain else (collate,))]
+
+    def put_parts(self, restored: list[Any], *, own: bool = True) -> None:
+        """The saved `parts` were written; these are the objects that they are now.
+
+        Args:
+            restored: as many as there are parts.
+            own: no variable holds them: what workers have of them is what they were when the workers were started.
+
+        Raises:
+            WrongData: they are others, which it cannot take from any more.
+        """
+        fetching = self._fetching
+        dataset, *others = restored
+        if any(one is not other for one, other in zip(self.parts()[1:], others, strict=True)):
+            raise WrongData("the loader has another sampler than before the save")
+        if own and fetching.workers and fetching.inner is not None:
+            self._restore(self.position(), fetching.taken)
+        if dataset is not fetching.loader.dataset:
+            if fetching.inner is not None or type(dataset) is Poison:
+                raise WrongData(f"the loader goes over another {fetching.kind} than before the save")
+            fetching.exchange(dataset)
 
     # --- position ---------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class Fetching:
         loader: a copy whose sampler and collate function are watched; that of the user stays as it is.
         workers, indexed: how many it has, and whether its data is map-style.
         stream: the data set, where its own state moves as it is iterated.
+        collate: as the user gave it.
         inner: torch's iterator; None before it is needed, and at the end of a pass unless workers are persistent.
         passes: number of the present pass, from 0; -1 before the first.
         taken: batches of it. over: there are no more. check: checksum of what was drawn or given.
@@ -45,6 +46,7 @@ class Fetching:
         self.workers = loader.num_workers
         self.indexed = not isinstance(loader.dataset, IterableDataset)
         self.stream = {} if self.indexed else {"dataset": loader.dataset}
+        self.collate: Any = loader.collate_fn
         self.tap = Tap(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
         # Weakly: in a cycle, torch's iterator of a pass that the script leaves early would end only when the collector
         # comes by, and then wait five seconds for each worker, whose queue was collected before the word to stop.
@@ -80,6 +82,11 @@ class Fetching:
         if self.passes == 0 and self.seed is None:
             generator = self.loader.generator
             self.seed = torch.get_rng_state() if generator is None else generator.get_state()
+
+    def exchange(self, dataset: Any) -> None:
+        """Take from another data set of the same kind; nothing is open."""
+        self.loader.__dict__["dataset"] = dataset
+        self.stream = {} if self.indexed else {"dataset": dataset}
 
     # --- torch's iterator -------------------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ def glance(thing: Any, check: int = 0) -> int:
     Tensors and arrays by type, shape and up to 256 elements; containers by their entries; numbers and text by value;
     other objects by their type and attributes, six levels deep.
     """
-    return zlib.crc32("\n".join(_look(thing, _DEPTH)).encode("utf-8", "surrogatepass"), check)
+    with torch._C.DisableTorchFunction():  # a mode of the script's must not see this
+        return zlib.crc32("\n".join(_look(thing, _DEPTH)).encode("utf-8", "surrogatepass"), check)
 
 
 def glance_random(state: dict[str, Any]) -> tuple[Any, ...]:

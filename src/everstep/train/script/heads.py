@@ -384,7 +384,8 @@ def _length(iterable: Iterable[Any]) -> int | None:
     try:
         if type(iterable) in _UNWATCHED:
             return len(iterable)  # type: ignore[arg-type]
-        return operator.length_hint(iterable, -1) if hasattr(type(iterable), "__len__") else None
+        with torch._C.DisableTorchFunction():  # a mode of the script's must not see this
+            return operator.length_hint(iterable, -1) if hasattr(type(iterable), "__len__") else None
     except Exception:
         # A length is nice to have; what a user's __len__ raises must not end the training.
         return None

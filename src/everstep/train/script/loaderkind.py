@@ -17,16 +17,19 @@ class _BatchesHandler:
         saved = obj.position()
         if saved["problem"]:
             raise graph.Hopeless(saved["problem"])
-        return saved, None if obj.loader is None else context.part(obj.loader)
+        parts = [context.part(part) for part in obj.parts()]
+        return saved, None if obj.loader is None else context.part(obj.loader), parts
 
     def fill(self, obj: Batches | None, saved: Any, context: Any) -> Any:
-        position, loader = saved
+        position, loader, *parts = saved  # saves of earlier versions have no parts
         if obj is None and loader is None:
             raise graph.Hopeless("it is made in a pass that is not done again; make it before the loop")
         try:
             if obj is None:
                 obj = Batches(context.part(loader), position)
             obj.restore(position)
+            if parts:
+                obj.put_parts([context.part(part) for part in parts[0]], own=False)
             obj.drain()
         except WrongData as error:
             refuse(f"an iterator over a DataLoader cannot go on where it was: {error}")

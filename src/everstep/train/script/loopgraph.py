@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -110,7 +111,8 @@ def _name(at: int) -> str:
 
 
 def _over_generators(iterator: Any) -> bool:
-    """True for a user's generator and for a cycle, and for wrappers over some and over what comes back as it was."""
+    """True for a user's generator, an iterator of a user's class and a cycle, and for wrappers over some and over what
+    comes back as it was."""
     waiting, found = [iterator], False
     while waiting:
         thing = waiting.pop()
@@ -118,13 +120,18 @@ def _over_generators(iterator: Any) -> bool:
             if thing.gi_frame is not None and MARKER not in thing.gi_frame.f_globals:
                 return False
             found = True
-        elif isinstance(thing, _LIKE_GENERATORS):
+        elif isinstance(thing, _LIKE_GENERATORS) or _is_of_user(thing):
             found = True
         elif isinstance(thing, _WRAPPERS):
             waiting += [held for held in gc.get_referents(thing) if isinstance(held, Iterator)]
         elif not (isinstance(thing, Batches) or is_plain(thing)):
             return False
     return found
+
+
+def _is_of_user(thing: Any) -> bool:
+    module = sys.modules.get(type(thing).__module__)
+    return module is not None and MARKER in vars(module)
 
 
 def _generators(iterators: Sequence[Any]) -> frozenset[int] | None:

@@ -1,30 +1,71 @@
 """What calls in a module leave with the interpreter, as far as its source tells; see `pending`.
 
-An operand counts as unchanging if it is made of constants, of targets of ``for`` loops, and of names, attributes and
-items to which nothing is assigned that could have changed them meanwhile.
+An operand that is only passed on is an object: it matters which one it is. One that is looked into (its text, its
+items, a sum of it) was worked out before the call. Either has to be made of constants, of targets of ``for`` loops, and
+of names and attributes to which nothing is assigned that could have changed them meanwhile; what is looked into has to
+be of a kind that never changes besides, which `held_back` asks at run time.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+from everstep.train.script.stores import Stores, assigned, items, own, path
+
 _PURE = frozenset([
-    "abs", "bool", "dict", "float", "format", "int", "len", "list", "max", "min", "print", "range", "repr", "round",
-    "str", "sum", "tuple", "type",
+    "abs", "bool", "float", "format", "int", "len", "max", "min", "range", "repr", "round", "str", "sum", "tuple",
 ])  # fmt: skip
 _CLOCKS = frozenset(["monotonic", "now", "perf_counter", "process_time", "strftime", "time"])
-_MUTATORS = frozenset([
-    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove",
-    "reverse", "setdefault", "sort", "update",
-])  # fmt: skip
+_OF_CLOCKS = frozenset(["datetime", "dt", "time"])
 _MAKES = ast.Call | ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
 _DEEPEST = 30
 """So far assignments are followed from name to name."""
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What has to hold at run time for an operand to be what it was.
+
+    Attributes:
+        attributes, items: names of attributes, and of items (`stores.items`), and how often all modules together may
+            assign to such: once where the expression does so itself.
+        values: dotted names of what must be of a kind that never changes.
+        parts: dotted names of attributes that were passed on.
+        objects: names of what must not be such a kind: which object it is is known, what it was is not.
+        builtins: names that must be those of Python itself.
+        params: parameters; what the caller gives for them has to be unchanging, too.
+    """
+
+    attributes: dict[str, int] = field(default_factory=dict)
+    items: dict[str, int] = field(default_factory=dict)
+    values: set[Path] = field(default_factory=set)
+    parts: set[Path] = field(default_factory=set)
+    objects: set[str] = field(default_factory=set)
+    builtins: set[str] = field(default_factory=set)
+    params: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One argument.
+
+    Attributes:
+        key: its position or its name; None for those behind a star.
+        changing: its text if it may be another one when the call is made anew; "" if not.
+        needs: what has to hold for that.
+        made: it is made for the call: another object, which is filled as the first was.
+    """
+
+    key: int | str | None
+    changing: str
+    needs: Needs
+    made: bool
 
 
 @dataclass(frozen=True)
@@ -33,22 +74,22 @@ class Operands:
 
     Attributes:
         changing: text of an operand that may have changed since; "" if there is none.
-        attributes, items: names of attributes, and of items (`_items`), and how often all modules together may assign
-            to such: once where the expression does so itself.
+        needs: what the others need.
         callee: what is called, by its dotted name; () where it has none.
         in_c: what is called is a method of a constant.
+        given: the arguments of the call itself.
     """
 
     changing: str
-    attributes: Mapping[str, int]
-    items: Mapping[str, int]
-    callee: tuple[str, ...]
+    needs: Needs
+    callee: Path
     in_c: bool
+    given: tuple[Given, ...]
 
 
 @dataclass(frozen=True)
 class Block:
-    """The body of one ``with``.
+    """The body of one ``with``, or of one ``except`` (which has no managers).
 
     Attributes:
         scope: name and first line of the function it is in.
@@ -58,7 +99,7 @@ class Block:
 
     scope: tuple[str, int]
     lines: tuple[int, int]
-    managers: tuple[tuple[str, tuple[tuple[str, ...] | None, ...]], ...]
+    managers: tuple[tuple[str, tuple[Path | None, ...]], ...]
 
     def around(self, code: CodeType, line: int) -> bool:
         """Whether a line of a function is in it."""
@@ -69,78 +110,39 @@ class Block:
 
 @dataclass(frozen=True)
 class Pending:
-    """Of one module: `Operands` by the end of the call (line, column), ``with`` statements, and what it assigns to."""
+    """Of one module: `Operands` by the end of the call (line, column), ``with`` statements, handlers of exceptions, and
+    what it assigns to (see `Stores`)."""
 
-    calls: dict[tuple[int, int], Operands] = field(default_factory=dict)
+    calls: dict[tuple[int, int], tuple[Operands, ...]] = field(default_factory=dict)
     blocks: tuple[Block, ...] = ()
+    handlers: tuple[Block, ...] = ()
     stored_attributes: Mapping[str, int] = field(default_factory=Counter)
     stored_items: Mapping[str, int] = field(default_factory=Counter)
+    stored_globals: frozenset[str] = frozenset()
 
 
 def pending(tree: ast.Module) -> Pending:
     """What calls of a module may leave with the interpreter. To be asked before the module is rewritten."""
-    names = _Names.of(tree)
-    calls: dict[tuple[int, int], Operands] = {}
-    blocks: list[Block] = []
-    scopes: list[ast.Module | ast.FunctionDef] = [tree]
-    scopes += [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    stores = Stores.of(tree)
+    found = _Found()
+    scopes: list[_ScopeNode] = [tree]
+    scopes += [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
     for scope in scopes:
-        _Scope(scope, names, calls, blocks).statements(scope.body, ())
-    return Pending(calls, tuple(blocks), names.attributes, names.items)
+        _Scope(scope, stores, found).go()
+    calls = {end: tuple(operands) for end, operands in found.calls.items()}
+    return Pending(
+        calls, tuple(found.blocks), tuple(found.handlers), stores.attributes, stores.items, stores.globals
+    )  # fmt: skip
+
+
+_ScopeNode = ast.Module | ast.FunctionDef | ast.Lambda
 
 
 @dataclass
-class _Names:
-    """What a module assigns to.
-
-    Attributes:
-        stores: per name all assignments, in whatever scope.
-        outer: ids of the nodes at its top, outside of functions.
-        shared: names that are ``global`` or ``nonlocal`` somewhere.
-        attributes, items: names of attributes (outside of constructors) and of items, see `_items`.
-    """
-
-    stores: dict[str, list[ast.AST]]
-    outer: frozenset[int]
-    shared: frozenset[str]
-    attributes: Counter[str]
-    items: Counter[str]
-
-    @classmethod
-    def of(cls, tree: ast.Module) -> _Names:
-        stores: dict[str, list[ast.AST]] = {}
-        attributes, items, shared = Counter[str](), Counter[str](), set[str]()
-        for node, in_init in _with_init(tree):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                stores.setdefault(node.id, []).append(node)
-            elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and not in_init:
-                attributes[node.attr] += 1
-            elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                items.update(_items(node.value))
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
-                items.update(_items(node.func.value))
-            elif isinstance(node, ast.Global | ast.Nonlocal):
-                shared.update(node.names)
-        outer = frozenset(map(id, _own(tree.body)))
-        return cls(stores, outer, frozenset(shared), attributes, items)
-
-
-def _with_init(tree: ast.AST, in_init: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    for node in ast.iter_child_nodes(tree):
-        inside = in_init or (isinstance(node, ast.FunctionDef) and node.name == "__init__")
-        yield node, inside
-        yield from _with_init(node, inside)
-
-
-def _items(node: ast.expr) -> tuple[str, ...]:
-    """What the items of a container are called: ``h[]`` of ``h`` and of ``self.h``, ``h[][]`` of ``h["a"]``."""
-    if isinstance(node, ast.Starred):
-        return _items(node.value)
-    if isinstance(node, ast.Subscript):
-        return tuple(f"{name}[]" for name in _items(node.value))
-    if isinstance(node, ast.Attribute):
-        return (f"{node.attr}[]",)
-    return (f"{node.id}[]",) if isinstance(node, ast.Name) else ()
+class _Found:
+    calls: dict[tuple[int, int], list[Operands]] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+    handlers: list[Block] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -149,35 +151,46 @@ class _Held:
 
     Attributes:
         node: the expression.
-        is_object: a method of it is called, or an item of it assigned to: it matters which object it is, not its value.
+        is_object: a method of it is called: it matters which object it is, not its value.
         is_target: it is assigned to when the call is over.
+        is_open: it was looked into before the call.
     """
 
     node: ast.expr
     is_object: bool = False
     is_target: bool = False
+    is_open: bool = False
 
 
 class _Scope:
     """One function, or the top of the module."""
 
-    def __init__(
-        self, node: ast.Module | ast.FunctionDef, names: _Names, calls: dict[tuple[int, int], Operands],
-        blocks: list[Block],
-    ) -> None:  # fmt: skip
-        self._names, self._calls, self._blocks = names, calls, blocks
-        self._is_module = isinstance(node, ast.Module)
+    def __init__(self, node: _ScopeNode, stores: Stores, found: _Found) -> None:
+        self._node, self._stores, self._found = node, stores, found
         self._scope = ("<module>", 0)
-        if isinstance(node, ast.FunctionDef):
+        self._params: frozenset[str] = frozenset()
+        self._packed: frozenset[str] = frozenset()
+        body: Sequence[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else node.body
+        if isinstance(node, ast.Lambda):
+            self._scope = ("<lambda>", node.lineno)
+        elif isinstance(node, ast.FunctionDef):
             self._scope = (node.name, min([node.lineno, *(d.lineno for d in node.decorator_list)]))
-        own = list(_own(node.body))
-        self._own = {id(n) for n in own}
-        self._loop_targets = {
-            id(n) for each in own if isinstance(each, ast.For) for n in ast.walk(each.target) if isinstance(n, ast.Name)
-        }
-        self._values = {id(target): value for each in own for target, value in _assigned(each)}
-        self._judged: dict[str, bool] = {}
+        if not isinstance(node, ast.Module):
+            self._params = frozenset(n.arg for n in ast.walk(node.args) if isinstance(n, ast.arg))
+            self._packed = frozenset(n.arg for n in (node.args.vararg, node.args.kwarg) if n is not None)
+        mine = list(own(body))
+        self._packed -= {n.id for n in mine if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        self._own = {id(n) for n in mine}
+        self._loops = [(each, set(map(id, ast.walk(each)))) for each in mine if isinstance(each, ast.For | ast.While)]
+        self._values = {id(target): value for each in mine for target, value in assigned(each)}
+        self._judged: dict[tuple[str, bool], bool] = {}
         self._statement_now: frozenset[int] = frozenset()
+
+    def go(self) -> None:
+        if isinstance(self._node, ast.Lambda):
+            self._visit(self._node.body, ())
+        else:
+            self.statements(self._node.body, ())
 
     # Statements
 
@@ -200,208 +213,281 @@ class _Scope:
             self._visit(node.value, (*held, _Held(node.target, is_target=True)))
         elif isinstance(node, ast.With):
             self._with(node, held)
-        elif isinstance(node, ast.Try) and node.finalbody:
-            for part in (node.body, *(h.body for h in node.handlers), node.orelse):
-                self.statements(part, held)
-            inside = _own([*node.body, *node.handlers, *node.orelse])
-            returned = [n.value for n in inside if isinstance(n, ast.Return) and n.value is not None]
-            self.statements(node.finalbody, (*held, *map(_Held, returned)))
+        elif isinstance(node, ast.Try):
+            self._try(node, held)
         else:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.stmt):
                     self._statement(child, held)
                 elif isinstance(child, ast.expr):
                     self._visit(child, held)
-                elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                elif isinstance(child, ast.match_case):
+                    if child.guard is not None:
+                        self._visit(child.guard, held)
                     self.statements(child.body, held)
+
+    def _try(self, node: ast.Try, held: tuple[_Held, ...]) -> None:
+        for part in (node.body, *(handler.body for handler in node.handlers), node.orelse):
+            self.statements(part, held)
+        for handler in node.handlers:
+            self._found.handlers.append(Block(self._scope, _lines(handler.body), ()))
+        inside = own([*node.body, *node.handlers, *node.orelse])
+        returned = [n.value for n in inside if isinstance(n, ast.Return) and n.value is not None]
+        self.statements(node.finalbody, (*held, *map(_Held, returned)))
 
     def _with(self, node: ast.With, held: tuple[_Held, ...]) -> None:
         managers = []
+        entered = held
         for item in node.items:
-            self._visit(item.context_expr, held)
+            self._visit(item.context_expr, entered)
+            entered = (*entered, _Held(item.context_expr))
             variable = item.optional_vars.id if isinstance(item.optional_vars, ast.Name) else ""
             managers.append((variable, tuple(_makers(item.context_expr))))
-        last = max(n.end_lineno or 0 for n in node.body)
-        self._blocks.append(Block(self._scope, (node.body[0].lineno, last), tuple(managers)))
+        self._found.blocks.append(Block(self._scope, _lines(node.body), tuple(managers)))
         self.statements(node.body, held)
 
     # Expressions, in the order in which they are worked out
 
     def _visit(self, node: ast.expr, held: tuple[_Held, ...]) -> None:
         if isinstance(node, ast.Call):
-            self._visit(node.func, held)
-            # Of a method the interpreter holds the object; which method that is depends on nothing else.
-            method = isinstance(node.func, ast.Attribute)
-            before = (*held, _Held(node.func.value if isinstance(node.func, ast.Attribute) else node.func, method))
-            for argument in (*node.args, *(k.value for k in node.keywords)):
-                self._visit(argument, before)
-                before = (*before, _Held(argument))
-            self._note(node, held)
+            self._visit_call(node, held)
         elif isinstance(node, ast.BoolOp | ast.IfExp):
             for part in ast.iter_child_nodes(node):
                 if isinstance(part, ast.expr):
                     self._visit(part, held)
         elif isinstance(node, ast.Dict):
-            parts = [p for pair in zip(node.keys, node.values, strict=True) for p in pair if p is not None]
-            self._in_turn(parts, held)
+            for key, value in zip(node.keys, node.values, strict=True):
+                held = self._in_turn([value] if key is None else [key, value], held, is_open=key is None)
+        elif isinstance(node, ast.NamedExpr):
+            self._visit(node.value, held)
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             self._visit(node.generators[0].iter, held)
         elif not isinstance(node, ast.Lambda):
             self._in_turn([p for p in ast.iter_child_nodes(node) if isinstance(p, ast.expr)], held)
 
-    def _in_turn(self, parts: Sequence[ast.expr], held: tuple[_Held, ...]) -> None:
+    def _visit_call(self, node: ast.Call, held: tuple[_Held, ...]) -> None:
+        self._visit(node.func, held)
+        # Of a method the interpreter holds the object; which method that is depends on nothing else.
+        method = isinstance(node.func, ast.Attribute)
+        before = (*held, _Held(node.func.value if isinstance(node.func, ast.Attribute) else node.func, method))
+        before = self._in_turn(node.args, before)
+        for keyword in node.keywords:
+            before = self._in_turn([keyword.value], before, is_open=keyword.arg is None)
+        self._note(node, held)
+
+    def _in_turn(
+        self, parts: Sequence[ast.expr], held: tuple[_Held, ...], *, is_open: bool = False
+    ) -> tuple[_Held, ...]:
         for part in parts:
             self._visit(part, held)
-            held = (*held, _Held(part))
+            held = (*held, _Held(part, is_open=is_open))
+        return held
 
     def _note(self, node: ast.Call, held: tuple[_Held, ...]) -> None:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
-        needs = _Needs()
+        if isinstance(node.func, ast.Attribute) and (path(node.func) or ("",))[0].startswith("_everstep_"):
+            return  # what was unfolded has the place of what it was made of, and lies around that
         self._judged = {}
+        needs = Needs()
         changing = next((ast.unparse(each.node) for each in held if not self._waits(each, needs, node)), "")
+        stars = [isinstance(argument, ast.Starred) for argument in node.args]
+        keys = [None if any(stars[: at + 1]) else at for at in range(len(stars))]
+        given = [self._given(key, argument, node) for key, argument in zip(keys, node.args, strict=True)]
+        given += [self._given(k.arg, k.value, node) for k in node.keywords]
         in_c = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Constant)
-        operands = Operands(changing, dict(needs.attributes), dict(needs.items), _path(node.func) or (), in_c)
-        # What was unfolded has the place of what it was made of, and lies around that.
-        self._calls.setdefault((node.end_lineno, node.end_col_offset), operands)
+        operands = Operands(changing, needs, path(node.func) or (), in_c, tuple(given))
+        self._found.calls.setdefault((node.end_lineno, node.end_col_offset), []).append(operands)
+
+    def _given(self, key: int | str | None, argument: ast.expr, call: ast.Call) -> Given:
+        self._judged = {}
+        needs = Needs()
+        inner = argument.value if isinstance(argument, ast.Starred) else argument
+        if key is None and isinstance(inner, ast.Name) and inner.id in self._packed:
+            needs.params.add(inner.id)
+            return Given(key, "", needs, made=False)
+        made = isinstance(argument, _MAKES)
+        kept = self._kept(argument, needs, call)
+        return Given(key, "" if kept or made else ast.unparse(argument), needs if kept else Needs(), made and not kept)
 
     # What cannot have changed
 
-    def _waits(self, held: _Held, needs: _Needs, call: ast.Call) -> bool:
+    def _waits(self, held: _Held, needs: Needs, call: ast.Call) -> bool:
         """Whether an operand is the same after the call."""
-        if held.is_target:
-            own = held.node
-            if isinstance(own, ast.Attribute):
-                needs.attributes[own.attr] = 1
-                return self._same_object(own.value, needs, call)
-            if isinstance(own, ast.Subscript):
-                needs.items.update(dict.fromkeys(_items(own.value), 1))
-                return self._same_object(own.value, needs, call) and self._stable(own.slice, needs, call)
-        return (self._same_object if held.is_object else self._stable)(held.node, needs, call)
+        node = held.node
+        if held.is_target and isinstance(node, ast.Attribute):
+            known = self._kept(node, needs, call)
+            needs.attributes[node.attr] = 1
+            return known
+        if held.is_object:
+            return self._same_object(node, needs, call)
+        return self._value(node, needs, call) if held.is_open else self._kept(node, needs, call)
 
-    def _same_object(self, node: ast.expr, needs: _Needs, call: ast.Call) -> bool:
+    def _same_object(self, node: ast.expr, needs: Needs, call: ast.Call) -> bool:
         """Whether an expression stands for one object all the while, whatever is in it."""
         if isinstance(node, ast.Attribute):
             needs.attributes.setdefault(node.attr, 0)
             return self._same_object(node.value, needs, call)
         if isinstance(node, ast.Subscript):
-            needs.look_into(node.value)
-            return self._same_object(node.value, needs, call) and self._stable(node.slice, needs, call)
-        if isinstance(node, ast.Name) and node.id not in self._names.shared:
-            mine = [s for s in self._names.stores.get(node.id, ()) if id(s) in self._own]
+            for name in items(node.value):
+                needs.items.setdefault(name, 0)
+            return self._same_object(node.value, needs, call) and self._kept(node.slice, needs, call)
+        if isinstance(node, ast.Name) and node.id not in self._stores.shared:
+            mine = [s for s in self._stores.names.get(node.id, ()) if id(s) in self._own]
             made = [self._values.get(id(s)) for s in mine]
             if mine and all(isinstance(value, _MAKES) for value in made):
                 return True  # made anew on the way, and filled as it was
-        return self._stable(node, needs, call)
+        return self._kept(node, needs, call)
 
-    def _stable(self, node: ast.expr, needs: _Needs, call: ast.Call) -> bool:
-        if isinstance(node, ast.Constant | ast.Lambda):
+    def _kept(self, node: ast.expr, needs: Needs, call: ast.Call) -> bool:
+        """Whether it is the same object; what is in it may change."""
+        if isinstance(node, ast.Name):
+            return self._name(node.id, needs, call, is_open=False)
+        if isinstance(node, ast.Attribute) and (dotted := path(node)) is not None:
+            needs.parts.add(dotted)
+            needs.attributes.update({name: needs.attributes.get(name, 0) for name in dotted[1:]})
+            return self._name(dotted[0], needs, call, is_open=False)
+        if isinstance(node, ast.Tuple | ast.List | ast.Set) or (isinstance(node, ast.Dict) and None not in node.keys):
+            parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+            return all(self._kept(part, needs, call) for part in parts)
+        return self._value(node, needs, call)
+
+    def _value(self, node: ast.expr, needs: Needs, call: ast.Call) -> bool:
+        """Whether what was looked into is as it was."""
+        if isinstance(node, ast.Constant):
             return True
         if isinstance(node, ast.Name):
-            return self._stable_name(node.id, needs, call)
+            needs.values.add((node.id,))
+            return self._name(node.id, needs, call, is_open=True)
         if isinstance(node, ast.Attribute):
-            needs.attributes.setdefault(node.attr, 0)
-            return self._same_object(node.value, needs, call)
-        if isinstance(node, ast.Subscript):
-            needs.look_into(node.value)
-            return self._same_object(node.value, needs, call) and self._stable(node.slice, needs, call)
+            if node.attr == "__name__":
+                return self._kept(node.value, needs, call)
+            dotted = path(node)
+            if dotted is None:
+                return False
+            needs.values.add(dotted)
+            needs.attributes.update({name: needs.attributes.get(name, 0) for name in dotted[1:]})
+            return self._name(dotted[0], needs, call, is_open=False)
         if isinstance(node, ast.Call):
-            return self._stable_call(node, needs, call)
-        if isinstance(node, ast.FormattedValue):
-            needs.look_into(node.value)  # the text of a container tells what is in it
+            return self._value_of_call(node, needs, call)
+        if isinstance(node, ast.Lambda):
+            return not node.args.defaults and not any(node.args.kw_defaults)
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.NamedExpr | ast.Await):
             return False
-        parts = [p for p in ast.iter_child_nodes(node) if isinstance(p, ast.expr)]
-        return all(self._stable(part, needs, call) for part in parts)
+        parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+        return all(self._value(part, needs, call) for part in parts)
 
-    def _stable_call(self, node: ast.Call, needs: _Needs, call: ast.Call) -> bool:
-        name = (_path(node.func) or ("",))[-1]
-        if name in _CLOCKS:
+    def _value_of_call(self, node: ast.Call, needs: Needs, call: ast.Call) -> bool:
+        dotted = path(node.func) or ("",)
+        if dotted[-1] in _CLOCKS and dotted[0] in self._stores.imported and dotted[0] in (*_OF_CLOCKS, *_CLOCKS):
             return True
-        is_text = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Constant)
-        if not is_text and (name not in _PURE or name in self._names.stores):
-            return False
         arguments = [*node.args, *(k.value for k in node.keywords)]
-        for argument in arguments:
-            needs.look_into(argument)  # len(seen): what is in it counts
-        return all(self._stable(argument, needs, call) for argument in arguments)
-
-    def _stable_name(self, name: str, needs: _Needs, call: ast.Call) -> bool:
-        stores = self._names.stores.get(name, ())
-        if name in self._names.shared:
+        if dotted in (("type",), ("print",)):
+            needs.builtins.add(dotted[0])
+            return dotted == ("print",) or all(self._kept(argument, needs, call) for argument in arguments)
+        is_text = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Constant)
+        if not is_text and (len(dotted) > 1 or dotted[0] not in _PURE):
             return False
-        mine = [s for s in stores if id(s) in self._own]
+        if not is_text:
+            needs.builtins.add(dotted[0])
+        return all(self._value(argument, needs, call) for argument in arguments)
+
+    # Names
+
+    def _name(self, name: str, needs: Needs, call: ast.Call, *, is_open: bool) -> bool:
+        if name in self._stores.shared:
+            return False
+        all_of_it = self._stores.names.get(name, ())
+        mine = [s for s in all_of_it if id(s) in self._own]
+        if name in self._params and self._loop_around(call) is None:
+            needs.params.add(name)
         if not mine:
-            # Of a scope around this one, which is under way too: it must be given one value only.
-            return len([s for s in stores if id(s) in self._names.outer] or stores) <= 1
-        if name not in self._judged:
-            self._judged[name] = False  # a value that depends on itself changes
+            return name in self._params or self._of_around(name, all_of_it, needs, is_open=is_open)
+        if (name, is_open) not in self._judged:
+            self._judged[name, is_open] = False  # a value that depends on itself changes
             if len(self._judged) > _DEEPEST:
                 return False
-            self._judged[name] = all(self._stable_store(s, needs, call) for s in mine)
-        return self._judged[name]
+            self._judged[name, is_open] = all(self._stable_store(s, needs, call, is_open=is_open) for s in mine)
+        return self._judged[name, is_open]
 
-    def _stable_store(self, store: ast.AST, needs: _Needs, call: ast.Call) -> bool:
-        assert isinstance(store, ast.Name)
-        if id(store) in self._loop_targets or (store.lineno, store.col_offset) > (call.lineno, call.col_offset):
+    def _of_around(self, name: str, stores: Sequence[ast.AST], needs: Needs, *, is_open: bool) -> bool:
+        """Of a scope around this one, which is under way too: it must be given one value only."""
+        stores = [s for s in stores if id(s) in self._stores.outer] or stores
+        if len(stores) != 1:
+            return not stores
+        if _is_quiet(self._stores, name, 0):
             return True
-        if id(store) in self._statement_now:
-            return True  # assigned by this very statement, when the call is over
+        needs.objects.add(name)
+        return not is_open
+
+    def _stable_store(self, store: ast.AST, needs: Needs, call: ast.Call, *, is_open: bool) -> bool:
+        loop = self._loop_around(call)
+        for each, inside in self._loops:
+            if isinstance(each, ast.For) and id(store) in set(map(id, ast.walk(each.target))) and id(call) in inside:
+                return True
+        if loop is not None and id(store) not in loop:
+            return True  # a relaunch writes what is saved when it enters that loop
+        if not isinstance(store, ast.Name):
+            return False
+        if (store.lineno, store.col_offset) > (call.lineno, call.col_offset) or id(store) in self._statement_now:
+            return True  # assigned when the call is over
         value = self._values.get(id(store))
-        return value is not None and self._stable(value, needs, call)
+        return value is not None and (self._value if is_open else self._kept)(value, needs, call)
+
+    def _loop_around(self, call: ast.Call) -> set[int] | None:
+        """The innermost loop around a call, by the ids of its nodes."""
+        around = [inside for each, inside in self._loops if id(call) in inside and id(call) not in _head(each)]
+        return min(around, key=len, default=None)
 
 
-@dataclass
-class _Needs:
-    attributes: dict[str, int] = field(default_factory=dict)
-    items: dict[str, int] = field(default_factory=dict)
-
-    def look_into(self, container: ast.expr) -> None:
-        """What is in a container counts."""
-        for name in _items(container):
-            self.items.setdefault(name, 0)
+def _head(loop: ast.For | ast.While) -> set[int]:
+    """What is worked out before a loop is entered, or behind it."""
+    parts: list[ast.AST] = [*loop.orelse]
+    if isinstance(loop, ast.For):
+        parts.append(loop.iter)
+    return {id(node) for part in parts for node in ast.walk(part)}
 
 
-def _own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of a scope, without those of functions and classes inside it."""
-    for node in body:
-        yield node
-        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-            yield from _own(ast.iter_child_nodes(node))
+def _is_quiet(stores: Stores, name: str, depth: int) -> bool:
+    """Whether a variable of the module's is made of constants."""
+    found = stores.names.get(name, [])
+    mine = [s for s in found if id(s) in stores.outer]
+    if len(found) != 1 or len(mine) != 1 or name in stores.shared or depth > _DEEPEST:
+        return False
+    value = stores.values.get(id(mine[0]))
+    return value is not None and _quiet(stores, value, depth + 1)
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Names that a statement assigns to, and values; what ``with`` enters counts as assigned."""
-    pairs: list[tuple[ast.expr, ast.expr]] = []
-    if isinstance(node, ast.Assign):
-        pairs = [(target, node.value) for target in node.targets]
-    elif isinstance(node, ast.AnnAssign) and node.value is not None:
-        pairs = [(node.target, node.value)]
-    elif isinstance(node, ast.With):
-        pairs = [(i.optional_vars, i.context_expr) for i in node.items if i.optional_vars is not None]
-    for target, value in pairs:
-        if isinstance(target, ast.Tuple | ast.List):
-            parts = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) else None
-            values = parts or [value] * len(target.elts)
-            yield from ((t, v) for t, v in zip(target.elts, values, strict=True) if isinstance(t, ast.Name))
-        elif isinstance(target, ast.Name):
-            yield target, value
-
-
-def _path(node: ast.expr) -> tuple[str, ...] | None:
+def _quiet(stores: Stores, node: ast.expr, depth: int) -> bool:
     if isinstance(node, ast.Name):
-        return (node.id,)
-    if isinstance(node, ast.Attribute) and (inner := _path(node.value)) is not None:
-        return (*inner, node.attr)
-    return None
+        return _is_quiet(stores, node.id, depth)
+    if isinstance(node, ast.Call):
+        known = isinstance(node.func, ast.Name) and node.func.id in ("float", "int", "str") and not node.keywords
+        return known and all(isinstance(argument, ast.Constant) for argument in node.args)
+    if not isinstance(node, ast.Constant | ast.UnaryOp | ast.BinOp | ast.Tuple):
+        return False
+    return all(_quiet(stores, part, depth) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
 
 
-def _makers(node: ast.expr) -> Iterator[tuple[str, ...] | None]:
+def _lines(body: Sequence[ast.stmt]) -> tuple[int, int]:
+    return (body[0].lineno, max(statement.end_lineno or 0 for statement in body))
+
+
+def _opens_path(node: ast.expr) -> bool:
+    """``Path(name).open``, ``(folder / name).open``."""
+    if not isinstance(node, ast.Attribute) or node.attr != "open":
+        return False
+    if isinstance(node.value, ast.Call):
+        return (path(node.value.func) or ("",))[-1] == "Path"
+    return isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Div)
+
+
+def _makers(node: ast.expr) -> Iterator[Path | None]:
     """Dotted names of what may make a manager; () for one that a variable holds."""
     if isinstance(node, ast.IfExp):
         yield from _makers(node.body)
         yield from _makers(node.orelse)
     elif isinstance(node, ast.Call):
-        yield _path(node.func)
+        yield ("open",) if _opens_path(node.func) else path(node.func)
     else:
-        yield () if _path(node) is not None else None
+        yield () if path(node) is not None else None

@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from everstep.train.script import frames
-from everstep.train.script.pending import held_back
+from everstep.train.script.pending import Asked, handled, held_back, is_wrapper_of_a_manager
 from everstep.train.script.rewrite import MARKER, Rewritten
 from everstep.train.script.states import States
 
@@ -59,6 +59,9 @@ class Place:
     function: str
     instruction: int
     line: int
+
+
+_CONTEXTLIB = f"{os.sep}contextlib.py"
 
 
 # Not frozen: making one that is takes three times as long, in each pass of the loop around it.
@@ -155,17 +158,23 @@ def user_frames(
         Stranger: a frame in between is neither the user's nor a known wrapper, or cannot be entered again.
     """
     found: list[FrameType] = []
+    asked: Asked | None = None
     frame: FrameType | None = innermost
     while frame is not None and frame.f_code is not bottom:
         code = frame.f_code
         if MARKER in frame.f_globals and is_mine(code.co_filename):
             _check_enterable(frame, sources, innermost=frame is innermost)
             if not on_the_way:
-                _check_held_back(frame, sources, innermost=frame is innermost)
+                asked = _check_held_back(frame, sources, asked, innermost=frame is innermost)
             found.append(frame)
         elif not _wraps(code.co_filename):
             raise Stranger(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        elif code.co_filename.endswith(_CONTEXTLIB) and not (on_the_way or is_wrapper_of_a_manager(frame)):
+            raise HeldBack(f"{_below(frame)} under a manager that no variable holds: enter it by `with`, by a variable")
         frame = frame.f_back
+    handling = None if on_the_way else handled(found)
+    if handling is not None:
+        raise HeldBack(f"{_at(handling)} while an exception is being handled: do it behind the `try`")
     return found[::-1]
 
 
@@ -205,20 +214,38 @@ def _check_enterable(frame: FrameType, sources: dict[str, Rewritten], *, innermo
         raise Stranger(f"{where} in the generator or coroutine {code.co_name}")
     if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
         raise HeldBack(f"{where} in a comprehension, where a `for` statement could be continued")
+    source = sources[frame.f_globals["__name__"]]
+    at = None if innermost or not source.comprehensions else frames.position(frame)
+    # Python 3.12 and newer do most comprehensions without a frame of their own (PEP 709). While a module is in one, its
+    # `f_locals` are no longer its globals.
+    if at is not None and any(span.holds(*at) for span in source.comprehensions):
+        raise HeldBack(f"{where} in a comprehension, where a `for` statement could be continued")
     is_module = frame.f_locals is frame.f_globals
     if not is_module and not code.co_flags & frames.CO_OPTIMIZED:
         raise Stranger(f"{where} in the body of a class")
-    source = sources[frame.f_globals["__name__"]]
-    at = None if innermost or not source.comprehensions else frames.position(frame)
-    if at is not None and any(span.holds(*at) for span in source.comprehensions):
-        raise HeldBack(f"{where} in a comprehension, where a `for` statement could be continued")
 
 
-def _check_held_back(frame: FrameType, sources: dict[str, Rewritten], *, innermost: bool) -> None:
+def _check_held_back(
+    frame: FrameType, sources: dict[str, Rewritten], asked: Asked | None, *, innermost: bool
+) -> Asked | None:
+    """What the frame needs of its caller."""
     mine = sources[frame.f_globals["__name__"]].pending
-    why = held_back(frame, mine, (s.pending for s in sources.values()), innermost=innermost)
-    if why:
-        raise HeldBack(f"{frame.f_code.co_filename}:{frame.f_lineno} {why}")
+    answer = held_back(frame, mine, (s.pending for s in sources.values()), innermost=innermost, asked=asked)
+    if answer.why:
+        raise HeldBack(f"{_at(frame)} {answer.why}")
+    return answer.asks
+
+
+def _at(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _below(frame: FrameType) -> str:
+    """The place in the script from which a wrapper is called."""
+    caller = frame.f_back
+    while caller is not None and MARKER not in caller.f_globals:
+        caller = caller.f_back
+    return _at(caller or frame)
 
 
 def _wraps(filename: str) -> bool:

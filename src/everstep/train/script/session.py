@@ -20,6 +20,7 @@ from everstep.train.saves import Fenced, Saves
 from everstep.train.script import graph, objects, progress, states, surroundings
 from everstep.train.script.advance import position
 from everstep.train.script.audit.audits import Audits
+from everstep.train.script.grounds import Grounds
 from everstep.train.script.heads import Heads, Record
 from everstep.train.script.loopgraph import LoopIterators
 from everstep.train.script.output import Output
@@ -30,6 +31,7 @@ from everstep.train.script.setup import Setup
 from everstep.train.script.sources import Sources
 from everstep.train.script.steps import Steps
 from everstep.train.script.surroundings import set_context_variable
+from everstep.train.script.unseen import unseen
 
 _T = TypeVar("_T")
 FORMAT = 1
@@ -135,6 +137,10 @@ class Session:
         if now < self._look_at and self._votes is None and not counted_due and not stopping:
             return
         self._look_at = now + _LOOK_EVERY_S
+        with unseen():
+            self._at_head(record, now)
+
+    def _at_head(self, record: Record, now: float) -> None:
         if self._parts.audits is not None:
             self._parts.audits.look(now)
         self._report(now)
@@ -324,7 +330,8 @@ class Session:
         while True:
             loops = LoopIterators(self.heads.stack[1:])
             path = self._path(stack, loops)
-            spaces = [*objects.spaces(sources.modules(), stack, path.places), loops.space()]
+            grounds = Grounds(self.heads.stack[1:], loops.in_graph).space()
+            spaces = [*objects.spaces(sources.modules(), stack, path.places), loops.space(), grounds]
             made = self._setup.made
             settings = graph.Settings(is_user=sources.has, made_by_setup=made, in_loop=loops.in_loop, live=True)
             captured = graph.capture(spaces, settings)

@@ -14,13 +14,16 @@ import random
 import signal
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
 
 from everstep.train import randomness
+from everstep.train.script import logs
 
 
 def versions() -> dict[str, str]:
@@ -65,6 +68,7 @@ def set_initial(state: Mapping[str, Any]) -> None:
 def _begin() -> None:
     _at_start.clear()
     _at_start.update(os.environ)
+    logs.begin()
     count_exit_functions()
 
 
@@ -91,9 +95,12 @@ def modes() -> dict[str, Any]:
         "umask": _umask(),
         "environment": _environment(),
         "errors of numpy": _numpy_errors(),
-        "default device": str(torch.get_default_device()),
+        "default device": _default_device(),
         "handlers of signals": _signal_handlers(),
         "functions for the exit": _registered[0],
+        "finalizers": _finalizers(),
+        "levels of logs": logs.levels(),
+        "handlers of logs": logs.handlers(_is_of_the_user),
         "log files": _log_files(),
         "warnings": _warning_filters(),
     }
@@ -104,6 +111,13 @@ _DENORMAL = torch.tensor([1e-310], dtype=torch.float64)
 _at_start: dict[str, str] = {}
 _OF_THE_PROCESS = ("EVERSTEP_", "MASTER_", "TORCHELASTIC_", "WANDB_", "LOCAL_", "GROUP_", "ROLE_")
 """Variables that tell of one process, and not of the script."""
+
+
+def _default_device() -> str:
+    # Not `torch.get_default_device`, which makes a tensor to know: that tells nothing where modes are not asked.
+    stack: Any = torch.overrides._get_current_function_mode_stack
+    modes: list[Any] = stack()
+    return next((str(mode.device) for mode in reversed(modes) if isinstance(mode, DeviceContext)), "cpu")
 
 
 def _denormal() -> bool:
@@ -201,6 +215,18 @@ def count_exit_functions() -> None:
     atexit.register = register
 
 
+def _finalizers() -> list[str]:
+    """What `weakref.finalize` is to call: by functions of the script's, and for objects of classes of the script's."""
+    registry: Any = getattr(weakref.finalize, "_registry", {})
+    found = []
+    for entry in list(registry.values()):
+        thing, function = entry.weakref(), entry.func
+        modules = (getattr(function, "__module__", None), type(thing).__module__)
+        if any(_is_of_the_user(str(module)) for module in modules):
+            found.append(f"{getattr(function, '__qualname__', function)} for {type(thing).__qualname__}")
+    return sorted(found)
+
+
 def _set_environment(saved: Mapping[str, str | None]) -> None:
     for name, value in saved.items():
         if value is None:
@@ -224,10 +250,14 @@ _SETTABLE: dict[str, Callable[[Any], object]] = {
     "errors of numpy": _set_numpy_errors,
     "default device": torch.set_default_device,
     "warnings": _set_warning_filters,
+    "levels of logs": logs.set_levels,
 }
 
 
-_FIXED = ("inference", "autocast", "handlers of signals", "functions for the exit", "log files")
+_FIXED = (
+    "inference", "autocast", "handlers of signals", "functions for the exit", "finalizers", "log files",
+    "handlers of logs",
+)  # fmt: skip
 """What cannot be set as it was: the setup of the script has to."""
 
 

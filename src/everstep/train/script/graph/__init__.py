@@ -14,6 +14,7 @@ from everstep.train.script.graph import (
     kinds_containers,
     kinds_generators,
     kinds_live,
+    kinds_memory_files,
     kinds_objects,
     kinds_tensors,
     kinds_values,
@@ -38,6 +39,7 @@ from everstep.train.script.graph.records import (
 
 # The order counts: of the rules that apply to a type, the first one is taken.
 kinds_live.install()
+kinds_memory_files.install()
 kinds_generators.install()
 kinds_wrapped.install()
 kinds_tensors.install()

@@ -11,6 +11,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from everstep.train.script.graph import kinds_live
+from everstep.train.script.graph.addresses import DIGITS, HIGHEST, LOWEST, Addresses
 from everstep.train.script.graph.kinds import Hopeless, by_name, kind_of
 from everstep.train.script.graph.kinds_generators import mark_own_cells
 from everstep.train.script.graph.memory import Claims, Piece, digest_of
@@ -26,11 +27,7 @@ from everstep.train.script.graph.records import (
     is_dunder,
 )
 from everstep.train.script.graph.state import getattr_dict
-
-_KEYED_BY_ADDRESS = {"dict": (0, 2), "OrderedDict": (0, 2), "defaultdict": (1, 2), "set": (0, 1), "frozenset": (0, 1)}
-"""Where the keys are among the references: the first, and how far from one to the next."""
-_LOWEST_ADDRESS = 1 << 32
-_KEYS_LOOKED_AT = 64
+from everstep.train.script.unseen import unseen
 
 
 def capture(spaces: Sequence[Space], settings: Settings | None = None) -> Captured:
@@ -54,11 +51,11 @@ def setup_digests(spaces: Sequence[Space], settings: Settings | None = None) -> 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """No gradients, no ``__torch_function__`` of the user's, no collections in between (they cost half of the time)."""
+    """No gradients, nothing of the user's that looks on, no collections in between (they cost half of the time)."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode(False), torch.no_grad():
+        with unseen(), torch.inference_mode(False), torch.no_grad():
             yield
     finally:
         if collecting:
@@ -78,6 +75,7 @@ class _Walk:
         self._things: list[object] = []
         self._numbers: dict[int, int] = {}
         self._owners: dict[int, int] = {}
+        self._addresses = Addresses()
         self._hopeless: list[tuple[int, str, str]] = []
 
     def is_user(self, module: str | None) -> bool:
@@ -135,7 +133,7 @@ class _Walk:
         for number, thing in enumerate(self._things):
             captured.nodes.append(self._node(number, thing))
         self._mark_attribute_dicts()
-        self._mark_addresses()
+        self._addresses.mark(captured, self._things, self._numbers, self.memory, self._problem, self._bad_value)
         mark_own_cells(captured)
 
     def _node(self, number: int, thing: object) -> tuple[str, Any, list[Any]]:
@@ -159,14 +157,18 @@ class _Walk:
         return ("problem", (what, why), [])
 
     def _references(self, parts: Sequence[object]) -> list[Any]:
-        numbers, things = self._numbers, self._things
+        numbers, things, addresses = self._numbers, self._things, self._addresses
         references: list[Any] = []
         for part in parts:
             cls = type(part)
             if cls in INLINE:
                 references.append(part)
+                if cls is str and len(part) >= DIGITS and (part[-DIGITS:].isdecimal() or part[:DIGITS].isdecimal()):  # type: ignore[arg-type, index]
+                    addresses.texts.add(part)  # type: ignore[arg-type]
             elif cls is int:
                 references.append((part,))
+                if LOWEST < part < HIGHEST:  # type: ignore[operator]
+                    addresses.numbers.add(part)  # type: ignore[arg-type]
             else:
                 number = numbers.get(id(part))
                 if number is None:
@@ -175,23 +177,12 @@ class _Walk:
                 references.append(number)
         return references
 
-    def _mark_addresses(self) -> None:
-        """``id(thing)`` as a key: objects lie elsewhere in a relaunch."""
-        nodes = self._captured.nodes
-        for number, (kind, extra, references) in enumerate(nodes):
-            if kind in _KEYED_BY_ADDRESS:
-                lead, stride = _KEYED_BY_ADDRESS[kind]
-                keys = references[lead::stride]
-                if any(self._is_address(key) for key in keys[:_KEYS_LOOKED_AT]):
-                    if stride == 1:
-                        nodes[number] = self._problem(number, self._things[number], "it holds addresses of objects")
-                        continue
-                    told = list(references)
-                    told[lead::stride] = [("id", self._numbers[k[0]]) if self._is_address(k) else k for k in keys]
-                    nodes[number] = (kind, extra, told)
-
-    def _is_address(self, code: Any) -> bool:
-        return type(code) is tuple and code[0] > _LOWEST_ADDRESS and code[0] in self._numbers
+    def _bad_value(self, value: object, why: str) -> int:
+        """The number of a node for a number or a text that is of no use in a relaunch."""
+        number = len(self._things)
+        self._things.append(value)
+        self._captured.nodes.append(self._problem(number, value, why))
+        return number
 
     def _mark_attribute_dicts(self) -> None:
         """A dict that is the ``__dict__`` of an object (`vars(args)`) comes back as that."""

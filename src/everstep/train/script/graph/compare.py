@@ -94,6 +94,8 @@ class _Comparison:
 
     def _meet(self, code: Any, other: Any) -> str | None:
         """Two references; what is different about them."""
+        if type(code) is tuple and type(other) is tuple and len(code) == len(other) == 2:
+            return self._meet(code[1], other[1])
         if type(code) is not int or type(other) is not int:
             same = type(code) is type(other) and repr(code) == repr(other)
             return None if same else f"{self._shown(self.a, code)} and {self._shown(self.b, other)}"
@@ -142,7 +144,7 @@ class _Comparison:
     def _shown(self, captured: Captured, code: Any) -> str:
         if type(code) is int:
             return captured.nodes[code][0]
-        return _short(code[0] if type(code) is tuple else code)
+        return _short(code[0] if type(code) is tuple and len(code) == 1 else code)
 
 
 def _equal_bytes(a: Captured, at: tuple[int, int], b: Captured, at_b: tuple[int, int], length: int) -> bool:
@@ -176,6 +178,8 @@ def _lines(captured: Captured) -> Iterator[bytes]:
     queue = _Queue()
 
     def reference(code: Any) -> str:
+        if type(code) is tuple and len(code) == 2:
+            return f"id of {reference(code[1])}"
         if type(code) is not int:
             return repr(code)
         if code not in numbers:

@@ -85,13 +85,20 @@ class Restoring:
         return result
 
 
+def _node_of(code: Any) -> int | None:
+    """The node that a reference leads to, also where it stands for its address."""
+    if type(code) is int:
+        return code
+    return code[1] if type(code) is tuple and len(code) > 1 else None
+
+
 def _reachable(captured: Captured, roots: Iterable[Sequence[Any]]) -> list[int]:
     """Numbers of the nodes that these references lead to, in order."""
     seen = bytearray(len(captured.nodes))
     todo = [code for references in roots for code in references]
     while todo:
-        code = todo.pop()
-        if type(code) is int and not seen[code]:
+        code = _node_of(todo.pop())
+        if code is not None and not seen[code]:
             seen[code] = 1
             todo.extend(captured.nodes[code][2])
     return [number for number, reached in enumerate(seen) if reached]
@@ -117,8 +124,12 @@ class _Fill:
         if cls is int:
             return self._built[code]
         if cls is tuple:
-            return code[0] if len(code) == 1 else id(self._built[code[1]])
+            return code[0] if len(code) == 1 else self._address(code[1])
         return code
+
+    def _address(self, number: int) -> Any:
+        thing = self._built[number]
+        return thing if thing is _LATE else id(thing)
 
     def paired(self, code: Any) -> bool:
         """Whether a reference stands for an object that the relaunch had made itself."""
@@ -164,7 +175,7 @@ class _Fill:
         self._fill_all([*again, *late], kinds_of)
 
     def _refers_to(self, number: int, others: set[int]) -> bool:
-        return any(type(code) is int and code in others for code in self._nodes[number][2])
+        return any(_node_of(code) in others for code in self._nodes[number][2])
 
     def _make(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -227,7 +238,7 @@ class _Fill:
 
     def _needs(self, number: int) -> list[int]:
         name, extra, references = self._nodes[number]
-        needs = [code for code in by_name(name).first(extra, references) if type(code) is int]
+        needs = [at for code in by_name(name).first(extra, references) if (at := _node_of(code)) is not None]
         if name in ("frozenset", "derived frozenset"):
             for code in self._hashed(needs):
                 needs += [part for part in self._nodes[code][2] if type(part) is int and part != number]

@@ -100,7 +100,7 @@ class _DictKind(Kind):
         parts: list[object] = [MISSING] * len(refs)
         for position in range(self.lead, len(refs), 2):
             code = refs[position]
-            if type(code) is int:
+            if type(code) is int or (type(code) is tuple and len(code) > 1):
                 continue
             parts[position + 1] = self.base.get(fresh, code[0] if type(code) is tuple else code, MISSING)
         return parts
@@ -117,7 +117,7 @@ class _DictKind(Kind):
     def step(self, extra: Any, refs: list[Any], position: int) -> str:
         at = (position - self.lead) // 2 * 2 + self.lead
         key = refs[at]
-        text = f"key {at // 2}" if type(key) is int else repr(key[0] if type(key) is tuple else key)
+        text = f"key {at // 2}" if type(key) is int else repr(key[0] if type(key) is tuple and len(key) == 1 else key)
         return f"[{text}]" if position != at else f".keys()[{at // 2}]"
 
 

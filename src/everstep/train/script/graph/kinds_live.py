@@ -19,13 +19,14 @@ import torch
 
 from everstep.train.script.graph import kinds
 from everstep.train.script.graph.kinds import Filling, Hopeless, Kind, Saving, Taken
+from everstep.train.script.graph.newlines import UNKNOWN, newline
 from everstep.train.script.graph.poison import Poison, text_of
 from everstep.train.script.graph.records import MISSING
 
 _SINGLETONS: dict[str, Callable[[], object]] = {
     "sys.stdin": lambda: sys.stdin,
-    "sys.stdout": lambda: sys.stdout,
-    "sys.stderr": lambda: sys.stderr,
+    "sys.stdout": lambda: _ours(sys.stdout),
+    "sys.stderr": lambda: _ours(sys.stderr),
     "sys.__stdin__": lambda: sys.__stdin__,
     "sys.__stdout__": lambda: sys.__stdout__,
     "sys.__stderr__": lambda: sys.__stderr__,
@@ -38,6 +39,16 @@ _SINGLETONS: dict[str, Callable[[], object]] = {
     "numpy.random.mtrand._rand": lambda: _numpy_state(),
     "threading.main_thread()": threading.main_thread,
 }
+
+
+def _ours(stream: Any) -> object:
+    """The stream if it is the process's own; one of the script's (``redirect_stdout(buffer)``) is an object of it."""
+    if stream is sys.__stdout__ or stream is sys.__stderr__:
+        return stream
+    return stream if type(stream) is io.TextIOWrapper and getattr(stream, "name", None) in _STREAMS else None
+
+
+_STREAMS = ("<stdout>", "<stderr>", 1, 2)
 
 
 def singletons() -> dict[int, str]:
@@ -166,7 +177,8 @@ class _FileKind(Kind):
 
     def take(self, thing: Any, saving: Saving) -> Taken:
         name, mode = getattr(thing, "name", ""), str(getattr(thing, "mode", ""))
-        text = (thing.encoding, thing.errors) if isinstance(thing, io.TextIOWrapper) else (None, None)
+        is_text = isinstance(thing, io.TextIOWrapper)
+        text = (thing.encoding, thing.errors, newline(thing)) if is_text else (None, None, None)
         if thing.closed:
             return (str(name), mode, None, "", text), ()
         if not isinstance(name, str) or not thing.seekable():
@@ -181,16 +193,18 @@ class _FileKind(Kind):
         return () if same and fresh.closed == (offset is None) else None
 
     def make(self, extra: Any, refs: list[Any], filling: Filling) -> Any:
-        name, mode, offset, path, (encoding, errors) = extra
+        name, mode, offset, path, (encoding, errors, *ends) = extra
         if offset is None:
             with open(os.devnull, mode.replace("x", "w"), encoding=encoding, errors=errors) as made:
                 pass
         else:
-            if encoding is not None and "r" in mode and _has_returns(path):
+            unknown = "r" in mode or ends in ([], [UNKNOWN])
+            if encoding is not None and unknown and _has_returns(path):
                 raise Hopeless(f"{path} has carriage returns, and how it was opened (newline=) is not known any more")
+            end = ends[0] if ends and ends[0] != UNKNOWN else None
             again = mode.replace("x", "w").replace("w", "r" if "+" in mode else "r+")
             try:
-                made = open(path, again, encoding=encoding, errors=errors)  # noqa: SIM115  # the script closes it
+                made = open(path, again, encoding=encoding, errors=errors, newline=end)  # noqa: SIM115  # the script closes
             except OSError as error:
                 raise Hopeless(f"the file {path} cannot be opened again ({error.strerror})") from None
         _rename(made, name)

@@ -78,6 +78,10 @@ class Claims:
             claim.start, claim.end = min(claim.start, start), max(claim.end, start + length)
         return number
 
+    def base(self, claim: int) -> int:
+        """The address at which the storage or the buffer of a claim begins."""
+        return self._claims[claim].base
+
     def copy_into(self, captured: Captured, left_out: Mapping[Memory, Made], *, live: bool = False) -> None:
         """Copy all that was claimed, but for what is left out: fills in claims, regions and tensors.
 

@@ -58,7 +58,8 @@ def _begin() -> None:
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    handle = _EVENTS.get(event)
+    # At the end of the interpreter, when modules are emptied, it is called all the same.
+    handle = _EVENTS.get(event) if _EVENTS else None
     if handle is None or (_listener is None and _guard is None):
         return
     if getattr(_busy, "now", False):  # what the listener itself opens
