@@ -86,7 +86,7 @@ def run():
 """
 
 
-def asked(body: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def asked(body: str, monkeypatch: pytest.MonkeyPatch, *, unwritten: bool = False) -> str:
     """What is said of the function whose loop has this body, while it calls ``ask`` or what calls it."""
     source = HEAD + textwrap.indent(textwrap.dedent(body), " " * 8)
     found: list[str] = []
@@ -97,7 +97,7 @@ def asked(body: str, monkeypatch: pytest.MonkeyPatch) -> str:
         answer = Answer("")
         while frame is not None and not answer.why and frame.f_code.co_filename in ("script.py", contextlib.__file__):
             if frame.f_code.co_filename == "script.py":
-                answer = held_back(frame, of, [of], innermost=False, asked=answer.asks)
+                answer = held_back(frame, of, [of], innermost=False, asked=answer.asks, unwritten=unwritten)
             frame = frame.f_back
         found.append(answer.why)
         return 1.0
@@ -221,3 +221,24 @@ def test_what_another_module_assigns_to_counts() -> None:
     assert theirs.stored_attributes == {"step": 1}
     ((operands,),) = mine.calls.values()
     assert operands.needs.attributes == {"step": 0}
+
+
+@pytest.mark.parametrize(
+    ("body", "held"),
+    [
+        ("best = max(best, train())", "best"),
+        ("best += train()", "best"),
+        ("trainer.rate += train()", "rate"),
+        ("helper(k, train())", "k"),
+        ("print(args.lr, train())", ""),
+        ("train()", ""),
+        ('history["a"].append(train())', ""),
+        ('print(f"epoch {epoch}: {train():.3f}", flush=True)', ""),
+    ],
+)
+def test_where_nothing_was_written_on_the_way_no_value_may_be_held(
+    body: str, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(body, monkeypatch) == ""
+    assert (f"behind `{held}`" if held else "") in asked(body, monkeypatch, unwritten=True)
+    assert bool(asked(body, monkeypatch, unwritten=True)) == bool(held)

@@ -106,7 +106,7 @@ class Arriving:
 
     def _arrived(self, frame: FrameType) -> tuple[list[FrameType], list[Place]]:
         try:
-            stack, places = self._frames(frame)
+            stack, places = self._frames(frame, unwritten=self._again.is_second)
         except Stranger as error:
             refuse(f"the saved loop is reached from elsewhere: {error}")
         same = common_prefix(self.path.places, places) == len(places) == len(self.path.places)
@@ -116,9 +116,9 @@ class Arriving:
             refuse(f"the saved loop is reached by another way: it was {there}, now it is {here}")
         return stack, places
 
-    def _frames(self, frame: FrameType, *, on_the_way: bool = False) -> tuple[list[FrameType], list[Place]]:
+    def _frames(self, frame: FrameType, **options: bool) -> tuple[list[FrameType], list[Place]]:
         sources, bottom = self._parts.sources, self._parts.bottom
-        stack = user_frames(frame, bottom, sources.is_mine, sources.rewritten, on_the_way=on_the_way)
+        stack = user_frames(frame, bottom, sources.is_mine, sources.rewritten, **options)
         return stack, [place(one) for one in stack]
 
     def _import_missing(self) -> None:

@@ -39,6 +39,7 @@ class Needs:
         parts: dotted names of attributes that were passed on.
         objects: names of what must not be such a kind: which object it is is known, what it was is not.
         builtins: names that must be those of Python itself.
+        written: variables that are what they were since a relaunch writes them on its way.
         params: parameters; what the caller gives for them has to be unchanging, too.
     """
 
@@ -48,6 +49,7 @@ class Needs:
     parts: set[Path] = field(default_factory=set)
     objects: set[str] = field(default_factory=set)
     builtins: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
     params: set[str] = field(default_factory=set)
 
 
@@ -426,10 +428,13 @@ class _Scope:
             if isinstance(each, ast.For) and id(store) in set(map(id, ast.walk(each.target))) and id(call) in inside:
                 return True
         if loop is not None and id(store) not in loop:
+            if isinstance(store, ast.Name):
+                needs.written.add(store.id)
             return True  # a relaunch writes what is saved when it enters that loop
         if not isinstance(store, ast.Name):
             return False
         if (store.lineno, store.col_offset) > (call.lineno, call.col_offset) or id(store) in self._statement_now:
+            needs.written.add(store.id)
             return True  # assigned when the call is over
         value = self._values.get(id(store))
         return value is not None and (self._value if is_open else self._kept)(value, needs, call)

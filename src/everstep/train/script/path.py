@@ -144,6 +144,7 @@ def user_frames(
     sources: dict[str, Rewritten],
     *,
     on_the_way: bool = False,
+    unwritten: bool = False,
 ) -> list[FrameType]:
     """The frames of user modules from the script's own to ``innermost``.
 
@@ -153,6 +154,7 @@ def user_frames(
         is_mine: whether a file is the user's.
         sources: of the user modules.
         on_the_way: nothing is saved here, so it does not matter what the interpreter holds.
+        unwritten: the functions were entered before the saved values were written.
 
     Raises:
         Stranger: a frame in between is neither the user's nor a known wrapper, or cannot be entered again.
@@ -165,7 +167,7 @@ def user_frames(
         if MARKER in frame.f_globals and is_mine(code.co_filename):
             _check_enterable(frame, sources, innermost=frame is innermost)
             if not on_the_way:
-                asked = _check_held_back(frame, sources, asked, innermost=frame is innermost)
+                asked = _check_held_back(frame, sources, asked, innermost=frame is innermost, unwritten=unwritten)
             found.append(frame)
         elif not _wraps(code.co_filename):
             raise Stranger(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
@@ -226,11 +228,11 @@ def _check_enterable(frame: FrameType, sources: dict[str, Rewritten], *, innermo
 
 
 def _check_held_back(
-    frame: FrameType, sources: dict[str, Rewritten], asked: Asked | None, *, innermost: bool
+    frame: FrameType, sources: dict[str, Rewritten], asked: Asked | None, **options: bool
 ) -> Asked | None:
     """What the frame needs of its caller."""
     mine = sources[frame.f_globals["__name__"]].pending
-    answer = held_back(frame, mine, (s.pending for s in sources.values()), innermost=innermost, asked=asked)
+    answer = held_back(frame, mine, (s.pending for s in sources.values()), asked=asked, **options)
     if answer.why:
         raise HeldBack(f"{_at(frame)} {answer.why}")
     return answer.asks

@@ -65,7 +65,13 @@ _FINE = Answer("")
 
 
 def held_back(
-    frame: FrameType, of: Pending, all_modules: Iterable[Pending], *, innermost: bool, asked: Asked | None = None
+    frame: FrameType,
+    of: Pending,
+    all_modules: Iterable[Pending],
+    *,
+    innermost: bool,
+    asked: Asked | None = None,
+    unwritten: bool = False,
 ) -> Answer:
     """Whether a frame can be entered again where it is.
 
@@ -73,6 +79,7 @@ def held_back(
         frame: it waits for a call, or is at the head of a loop (``innermost``).
         of: its module. all_modules: those of the user.
         asked: by the function that it calls.
+        unwritten: the frame was entered before the saved values were written: what is held is not made of them.
     """
     position = _position(frame)
     if position is None:
@@ -97,6 +104,8 @@ def held_back(
             callee = ".".join(operands.callee) or "a method of a constant"
             return Answer(f"called by {callee}, where a `for` could be continued")
         changing = operands.changing or known.refused(operands.needs)
+        if unwritten and not changing:
+            changing = known.written([operands.needs, *(given.needs for given in operands.given)])
         if changing:
             return Answer(f"behind `{changing}` in one expression, which may have changed: {_FROM_EXPRESSION}")
         params |= operands.needs.params
@@ -149,6 +158,18 @@ class _Known:
         for name in needs.builtins:
             if root(self._frame, name) is not getattr(builtins, name):
                 return name
+        return ""
+
+    def written(self, needs: Iterable[Needs]) -> str:
+        """An operand that is what it was only since a relaunch writes values on its way; "" if there is none."""
+        for each in needs:
+            for name in sorted(each.written):
+                if never_changes(root(self._frame, name)):
+                    return name
+            own = {**each.attributes, **each.items}
+            for name, count in own.items():
+                if count:
+                    return name
         return ""
 
 

@@ -46,6 +46,7 @@ class Addresses:
         things: Sequence[object],
         numbers: dict[int, int],
         memory: Claims,
+        *,
         problem: Callable[[int, object, str], Any],
         value: Callable[[object, str], int],
     ) -> None:
@@ -70,7 +71,7 @@ class Addresses:
                 why[text] = _TEXT
         known = {(address,): ("id", number) for address, number in ids.items()}
         if known or why:
-            _Marking(captured, things, known, why, problem, value).run()
+            _Marking(captured, things, known, why, problem=problem, value=value).run()
 
 
 def _hash_of(thing: object) -> int | None:
@@ -96,6 +97,7 @@ class _Marking:
         things: Sequence[object],
         known: dict[Any, tuple[str, int]],
         why: dict[Any, str],
+        *,
         problem: Callable[[int, object, str], Any],
         value: Callable[[object, str], int],
     ) -> None:

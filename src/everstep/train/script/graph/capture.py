@@ -133,7 +133,9 @@ class _Walk:
         for number, thing in enumerate(self._things):
             captured.nodes.append(self._node(number, thing))
         self._mark_attribute_dicts()
-        self._addresses.mark(captured, self._things, self._numbers, self.memory, self._problem, self._bad_value)
+        self._addresses.mark(
+            captured, self._things, self._numbers, self.memory, problem=self._problem, value=self._bad_value
+        )
         mark_own_cells(captured)
 
     def _node(self, number: int, thing: object) -> tuple[str, Any, list[Any]]:
