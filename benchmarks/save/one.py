@@ -57,11 +57,13 @@ def restore(order: dict[str, Any]) -> dict[str, Any]:
         torch.save(training.state(), folder / "state.pt")
         dcp_way = DcpSave(training, folder, 0.0)
         dcp_way.save(folder / "dcp")
-        shard = next((folder / "saves").rglob("*.pt"))
+        # A process does not go on in a folder in which it has trained: to it, this is another one.
+        saves = (folder / "saves").rename(folder / "again")
+        shard = next(saves.rglob("*.pt"))
         for _ in range(order["turns"]):
             for what, act in {
                 "read": lambda: shard.read_bytes(),
-                "everstep": lambda: train.attach(dir=folder / "saves", every=3600, **objects).step,
+                "everstep": lambda: train.attach(dir=saves, every=3600, **objects).step,
                 "torch.load": lambda: _load(training, torch.load(folder / "state.pt", map_location="cpu")),
                 "dcp.load": lambda: _dcp_load(training, folder / "dcp"),
             }.items():

@@ -315,8 +315,9 @@ def test_progress_without_a_run(place: Path) -> None:
 
 def test_a_second_training_in_the_folder_of_the_first_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "_refuse_another_training", refuse_another_training)
+    train.attach(counter=Counter())
     seeded(4)
-    refused("attach() was called before in this process for")
+    refused("this process has trained in")
     seeded(4, dir=place / "other")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -22,6 +23,10 @@ from everstep.train.unsaved import Unsaved
 _HOLD_LOOK_S = 0.1
 _MIRROR_PATIENCE_S = 300.0
 _MIRROR_STOP_PATIENCE_S = 10.0
+
+
+trained: set[Path] = set()
+"""The checkpoint folders of the trainings of which this process has done a step."""
 
 
 class Stateful(Protocol):
@@ -74,6 +79,7 @@ class Run:
         self._saves: Saves = made(objects, around, self._name, self.step if restored is not None else None)
         self._finished = False
         self._stopping = False
+        self._trained = False
         self._beside = Beside(self._objects)
         if restored is not None and "beside" in restored:
             self._beside.restore(restored.pop("beside"))
@@ -168,6 +174,9 @@ class Run:
             Saved: training was asked to stop; its state is saved. Let it pass.
         """
         self.step += 1
+        if not self._trained:
+            self._trained = True
+            trained.add(self._around.folder.root.resolve())
         self._around.reporter.progress(self.step, total, numbers(metrics), stepped=True)
         self._boundary()
 

@@ -13,7 +13,7 @@ import torch
 
 from everstep.model import handshake
 from everstep.train import randomness
-from everstep.train.attempt import Refused, Run, Stateful
+from everstep.train.attempt import Refused, Run, Stateful, trained
 from everstep.train.beside import load_optimizer
 from everstep.train.exchange import Exchange
 from everstep.train.folder import FORMAT, Folder, Manifest
@@ -32,8 +32,6 @@ from everstep.train.surroundings import Surroundings
 _DEFAULT_DIR = "checkpoints"
 _DEFAULT_KEEP = 3
 _TRIES = 20
-_attached: set[Path] = set()
-"""The folders of the trainings that this process attached."""
 
 
 @dataclass(frozen=True)
@@ -433,13 +431,11 @@ def _load(objects: Mapping[str, Stateful], opened: Opened) -> None:
 
 def _refuse_another_training(root: Path) -> None:
     """A folder holds one training: the second of a process would go on from the end of the first."""
-    place = root.resolve()
-    if place in _attached:
+    if root.resolve() in trained:
         raise Refused(
-            f"attach() was called before in this process for {root}: each training (each fold, each run of a search) "
+            f"this process has trained in {root} before: each training (each fold, each run of a search) "
             "needs a folder of its own, attach(dir=...); to go on with the same one, start the script again"
         )
-    _attached.add(place)
 
 
 def _silent(_text: str) -> None:
