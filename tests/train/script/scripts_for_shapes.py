@@ -113,6 +113,20 @@ for _ in range(3):
     print(fit(0.1))
 """
 
+LEFT_EARLY = """
+
+def epoch(number):
+    for k in range(9):
+        loss = step()
+        if k == 2:
+            break
+    return loss
+
+
+for number in range(5):
+    print(number, epoch(number))
+"""
+
 FIT = """
 
 def fit():

@@ -80,6 +80,13 @@ def test_training_in_a_list_comprehension_goes_on_in_it(drill: Drill) -> None:
     assert "comprehension" not in drill.said()
 
 
+def test_a_save_where_the_first_pass_after_a_relaunch_ends(drill: Drill) -> None:
+    # The save of step 4 is in the middle of a pass, the next one at its end: a `break` leads there from step 6.
+    write(drill, bodies.LEFT_EARLY)
+    drill.every_steps = 2
+    survives(drill, 5, 3, 2)
+
+
 def test_training_in_a_comprehension_is_told_at_once_and_saved_behind_it(drill: Drill) -> None:
     write(drill, bodies.COMPREHENSION)
     _, stdout = drill.plain()

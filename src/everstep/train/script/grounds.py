@@ -125,7 +125,8 @@ def _held(iterator: Any) -> list[Any]:
     cls = type(iterator)
     if isinstance(iterator, types.GeneratorType) or cls is Poison or cls.__module__ not in _MODULES:
         return []
-    held = gc.get_referents(iterator)[:1]
+    # From Python 3.12 on some of these refer to their class, too.
+    held = [one for one in gc.get_referents(iterator) if one is not cls][:1]
     if cls is not BY_INDEX and not (held and isinstance(held[0], _CONTAINERS)):
         return []
     return [] if held and isinstance(held[0], type) else held

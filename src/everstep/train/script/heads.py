@@ -243,10 +243,11 @@ class Heads:
         """Like `passes` for a loop in the middle of a pass, whose item is ``item``."""
         self.stack.append(record)
         yield item
-        self.stack.pop()
         record.entries.clear()
         record.ended.clear()
+        # Still active: a save that is made here has to know of this loop.
         self.look(record)
+        self.stack.pop()
         yield from self.passes(record)
 
     # --- going on -------------------------------------------------------------------------------------------------
