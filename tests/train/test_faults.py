@@ -154,10 +154,9 @@ def test_a_folder_that_becomes_read_only_stops_saves_and_not_training(
 def test_a_clock_that_is_set_back_changes_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed = seeded(9, dir=place / "other").value
     seeded(9, until=5)
-    monkeypatch.setattr(time, "time", lambda: 1_000_000.0)
-    go(7, until=7)
-    monkeypatch.undo()
-    monkeypatch.setenv(handshake.ENV_CHECKPOINT_DIR, str(place / "saves"))
+    with monkeypatch.context() as patches:
+        patches.setattr(time, "time", lambda: 1_000_000.0)
+        go(7, until=7)
     assert torch.equal(go(9, dir=place / "saves").value, undisturbed)
     assert there(place).endswith("3:7 3:8 3:9")
 

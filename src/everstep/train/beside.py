@@ -1,20 +1,25 @@
 """What decides the next step and is in no ``state_dict``: gradients to be added to, ``requires_grad``, train or eval.
 
 Gradients are saved only where they count. Behind an optimizer's step they are spent: the next pass sets them to None.
-They are not where a backward pass came after the step (gradients are accumulated over several passes), or where
-nobody sets them to None in between; then they are part of the state, and are copied at the boundary.
+They are not where a backward pass came after the step (gradients are accumulated over several passes), where nobody
+sets them to None in between, or where an attempt has made one step only and nobody knows; then they are part of the
+state, and are copied at the boundary.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import TensorWeakRef
 
+_LOOKED_AT = 8
+_SMALL = 1 << 14
 
 class Beside:
     """Watches and restores that of the attached objects.
@@ -98,7 +103,7 @@ def _parameters(thing: Any) -> Iterable[torch.Tensor]:
 
 
 class _Gradients:
-    """Knows for each optimizer of the process whether there was a backward pass since its last step."""
+    """Knows for each optimizer of the process whether there was a backward pass since its last step, and its habit."""
 
     def __init__(self) -> None:
         self._backwards = 0
@@ -106,6 +111,8 @@ class _Gradients:
         # Per optimizer: how many backward passes there were at its last step, and one gradient of then.
         self._steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._seen: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Seen] = weakref.WeakKeyDictionary()
+        # Whose gradients were set to None before they counted again, and never were not. Nothing is known at first.
+        self._emptied: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._adding: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def watch(self) -> None:
@@ -130,30 +137,43 @@ class _Gradients:
         return {
             id(parameter)
             for optimizer, count in self._steps.items()
-            if count == self._backwards and optimizer not in self._adding
+            if count == self._backwards and optimizer in self._emptied and optimizer not in self._adding
             for parameter in _parameters(optimizer)
         }
 
     def _before(self, optimizer: torch.optim.Optimizer) -> None:
-        parameter, gradient = (ref() for ref in self._seen.pop(optimizer, (_nothing, _nothing)))
-        if parameter is not None and gradient is not None and parameter.grad is gradient:
+        seen = self._seen.pop(optimizer, None)
+        parameter = None if seen is None else seen.parameter()
+        if seen is None or parameter is None:
+            return
+        if parameter.grad is not None and parameter.grad is seen.gradient():
             # It was not set to None since the last step: perhaps it was added to.
             self._adding.add(optimizer)
+        else:
+            self._emptied.add(optimizer)
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         self._steps[optimizer] = self._backwards
         if optimizer not in self._adding:
-            parameter = next((p for p in _parameters(optimizer) if p.grad is not None), None)
+            with_gradient = (p for p in _parameters(optimizer) if p.grad is not None)
+            parameter = min(itertools.islice(with_gradient, _LOOKED_AT), key=torch.Tensor.numel, default=None)
             if parameter is not None and parameter.grad is not None:
-                self._seen[optimizer] = TensorWeakRef(parameter), TensorWeakRef(parameter.grad)
+                self._seen[optimizer] = _Seen(TensorWeakRef(parameter), _reference(parameter.grad))
 
 
-_Seen = tuple[Callable[[], torch.Tensor | None], Callable[[], torch.Tensor | None]]
-"""References to a parameter and to its gradient that keep neither alive."""
+@dataclass(frozen=True)
+class _Seen:
+    """A parameter, which is not kept alive, and its gradient."""
+
+    parameter: Callable[[], torch.Tensor | None]
+    gradient: Callable[[], torch.Tensor | None]
 
 
-def _nothing() -> None:
-    return None
+def _reference(gradient: torch.Tensor) -> Callable[[], torch.Tensor | None]:
+    """Keeps a small one alive: that another one is no longer the same object does not hang on how torch wraps it."""
+    if gradient.numel() > _SMALL or gradient.requires_grad:
+        return TensorWeakRef(gradient)
+    return lambda: gradient
 
 
 _gradients = _Gradients()
