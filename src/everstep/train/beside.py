@@ -21,6 +21,7 @@ from torch.utils.weak import TensorWeakRef
 _LOOKED_AT = 8
 _SMALL = 1 << 14
 
+
 class Beside:
     """Watches and restores that of the attached objects.
 

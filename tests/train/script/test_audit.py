@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,9 @@ class Audited:
         self.reports = place / "reports"
         self.log = place / "log"
         self.target = ["train.py"]
-        self.env = {"TMPDIR": str(place / "tmp"), "PYTHONHASHSEED": "0"}
-        for folder in (self.work, self.reports, place / "tmp"):
+        # A short path: workers put sockets there.
+        self.env = {"TMPDIR": tempfile.mkdtemp(prefix="audited-"), "PYTHONHASHSEED": "0"}
+        for folder in (self.work, self.reports):
             folder.mkdir()
 
     def start(self, script: str, *options: str, steps: int = 4) -> Child:

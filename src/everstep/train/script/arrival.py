@@ -15,6 +15,7 @@ from everstep.train.script import batches, graph, loopgraph, objects, states, su
 from everstep.train.script.again import Again
 from everstep.train.script.grounds import KEY, Grounds
 from everstep.train.script.heads import Record
+from everstep.train.script.managers import Watch
 from everstep.train.script.path import Path, Place, Stranger, common_prefix, place, user_frames
 from everstep.train.script.refusal import refuse
 from everstep.train.script.session import Parts, Session
@@ -69,7 +70,11 @@ class Arriving:
         self._import_missing()
         parts.output.restored(saved["output"])
         records = self._session.heads.stack[1:]
+        entered = Watch(stack)
         self._write(self._restoring.final, stack, places, records if record in records else [*records, record])
+        lost = entered.lost()
+        if lost:
+            refuse(f"the saved objects do not fit what the script builds: {lost}; bind it to a variable first")
         self._set_modes()
         for active in records:
             active.began_at = active.counted = -1

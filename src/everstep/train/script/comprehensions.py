@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-_LIBRARIES = frozenset(sys.stdlib_module_names) | {
+LIBRARIES = frozenset(sys.stdlib_module_names) | {
     "numpy", "pandas", "PIL", "scipy", "sklearn", "torch", "torchaudio", "torchvision", "tqdm", "transformers",
 }  # fmt: skip
 _OF_THE_FRAME = frozenset(["super", "locals", "vars", "dir", "eval", "exec"])
@@ -56,10 +56,10 @@ def _own_functions(tree: ast.Module) -> frozenset[str]:
         if isinstance(node, ast.FunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.ImportFrom):
-            if node.level or (node.module or "").partition(".")[0] not in _LIBRARIES:
+            if node.level or (node.module or "").partition(".")[0] not in LIBRARIES:
                 found.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Import):
-            mine = [alias for alias in node.names if alias.name.partition(".")[0] not in _LIBRARIES]
+            mine = [alias for alias in node.names if alias.name.partition(".")[0] not in LIBRARIES]
             found.update(f"{alias.asname or alias.name.partition('.')[0]}." for alias in mine)
     return frozenset(found)
 

@@ -6,12 +6,17 @@ stand-in once; what it has to hold is written into it when the objects of the sc
 
 from __future__ import annotations
 
+import contextlib
 import io
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import DataLoader
+
+ENTERED = "_everstep_with_"
+"""How the names of variables begin that hold a manager."""
 
 
 class Held:
@@ -74,6 +79,23 @@ class Manager(Held):
         return type(self.inner).__exit__(self.inner, *how)
 
 
+class Entered:
+    """What a hidden variable of a function that is no generator holds for a ``with``, see `withs`.
+
+    Attributes:
+        manager: what was entered.
+        is_own: it is of a class, or made by a generator function, of the script's own, and so part of a save.
+        restored: what a relaunch takes it for.
+    """
+
+    __slots__ = ("is_own", "manager", "restored")
+
+    def __init__(self, manager: Any, *, is_own: bool) -> None:
+        self.manager = manager
+        self.is_own = is_own
+        self.restored: Any = None
+
+
 class _StandIn:
     """A manager that does nothing."""
 
@@ -116,6 +138,16 @@ class Entrances:
         if torch.compiler.is_compiling() or not hasattr(type(manager), "__enter__"):
             return manager
         return Manager(manager)
+
+    def entered(self, manager: Any) -> Entered:
+        """What holds a manager that a ``with`` is about to enter."""
+        if torch.compiler.is_compiling():
+            return Entered(manager, is_own=False)
+        if type(manager) is contextlib._GeneratorContextManager:
+            names = getattr(manager.func, "__globals__", {})
+        else:
+            names = vars(sys.modules.get(type(manager).__module__, contextlib))
+        return Entered(manager, is_own="__everstep__" in names)
 
     def holding(self, stand_in: Any) -> Held:
         """As `held` where the generator is entered."""

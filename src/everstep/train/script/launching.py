@@ -26,7 +26,7 @@ from everstep.train.pace import DEFAULT_HAZARD_PER_H, Pace
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests
 from everstep.train.saves import Saves
-from everstep.train.script import batches, graph, loaderkind, surroundings
+from everstep.train.script import batches, graph, loaderkind, managers, surroundings
 from everstep.train.script.again import Again
 from everstep.train.script.arrival import Arriving
 from everstep.train.script.audit.audits import Audits, Wanted, clear
@@ -211,6 +211,7 @@ class _Start:
         steps.watch()
         batches.install(replaying=saved is not None, refuse=refuse_use)
         loaderkind.install()
+        managers.install()
         output.begin(None if saved is None else saved["output"])
         sources.install()
         terminations.listen()

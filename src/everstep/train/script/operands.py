@@ -90,18 +90,33 @@ class Operands:
 
 
 @dataclass(frozen=True)
+class Manager:
+    """What one ``with`` enters.
+
+    Attributes:
+        variable: behind ``as``; "" if there is none.
+        hidden: the variable that it is given (`withs`); "" if none.
+        makers: dotted names of what may have made it; None: unknown.
+    """
+
+    variable: str
+    hidden: str
+    makers: tuple[Path | None, ...]
+
+
+@dataclass(frozen=True)
 class Block:
     """The body of one ``with``, or of one ``except`` (which has no managers).
 
     Attributes:
         scope: name and first line of the function it is in.
         lines: first and last of the body.
-        managers: per manager the variable behind ``as``, and the dotted names of what may have made it; None: unknown.
+        managers: of the ``with``.
     """
 
     scope: tuple[str, int]
     lines: tuple[int, int]
-    managers: tuple[tuple[str, tuple[Path | None, ...]], ...]
+    managers: tuple[Manager, ...]
 
     def around(self, code: CodeType, line: int) -> bool:
         """Whether a line of a function is in it."""
@@ -123,14 +138,19 @@ class Pending:
     stored_globals: frozenset[str] = frozenset()
 
 
-def pending(tree: ast.Module) -> Pending:
-    """What calls of a module may leave with the interpreter. To be asked before the module is rewritten."""
+def pending(tree: ast.Module, hidden: Mapping[int, str] | None = None) -> Pending:
+    """What calls of a module may leave with the interpreter. To be asked before the module is rewritten.
+
+    Args:
+        tree: the module.
+        hidden: of `withs.names_of`.
+    """
     stores = Stores.of(tree)
     found = _Found()
     scopes: list[_ScopeNode] = [tree]
     scopes += [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
     for scope in scopes:
-        _Scope(scope, stores, found).go()
+        _Scope(scope, stores, found, hidden or {}).go()
     calls = {end: tuple(operands) for end, operands in found.calls.items()}
     return Pending(
         calls, tuple(found.blocks), tuple(found.handlers), stores.attributes, stores.items, stores.globals
@@ -167,8 +187,8 @@ class _Held:
 class _Scope:
     """One function, or the top of the module."""
 
-    def __init__(self, node: _ScopeNode, stores: Stores, found: _Found) -> None:
-        self._node, self._stores, self._found = node, stores, found
+    def __init__(self, node: _ScopeNode, stores: Stores, found: _Found, hidden: Mapping[int, str]) -> None:
+        self._node, self._stores, self._found, self._hidden = node, stores, found, hidden
         self._scope = ("<module>", 0)
         self._params: frozenset[str] = frozenset()
         self._packed: frozenset[str] = frozenset()
@@ -244,7 +264,8 @@ class _Scope:
             self._visit(item.context_expr, entered)
             entered = (*entered, _Held(item.context_expr))
             variable = item.optional_vars.id if isinstance(item.optional_vars, ast.Name) else ""
-            managers.append((variable, tuple(_makers(item.context_expr))))
+            hidden = self._hidden.get(id(item.context_expr), "")
+            managers.append(Manager(variable, hidden, tuple(_makers(item.context_expr))))
         self._found.blocks.append(Block(self._scope, _lines(node.body), tuple(managers)))
         self.statements(node.body, held)
 

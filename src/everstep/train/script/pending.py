@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType, TracebackType
 from typing import Any
 
-from everstep.train.script.operands import Given, Needs, Pending
+from everstep.train.script.holders import Entered
+from everstep.train.script.operands import Given, Manager, Needs, Pending
 from everstep.train.script.stores import ANYTHING
 from everstep.train.script.unchanging import MISSING, looked_into, never_changes, passed_on, root
 
@@ -228,9 +229,13 @@ def _calls_often(called: Any) -> bool:
     return isinstance(called, type) and called.__module__ in _C_MODULES and called.__name__ not in _CALL_ONCE
 
 
-def _is_held(frame: FrameType, manager: tuple[str, tuple[tuple[str, ...] | None, ...]]) -> bool:
-    variable, makers = manager
-    value = frame.f_locals.get(variable) if variable else None
+def _is_held(frame: FrameType, manager: Manager) -> bool:
+    local = frame.f_locals
+    entered = local.get(manager.hidden)
+    if isinstance(entered, Entered) and entered.is_own:
+        return True
+    value = local.get(manager.variable)
+    makers = manager.makers
     return all(maker is not None and (not maker or _gives(_resolved(frame, maker), value)) for maker in makers)
 
 

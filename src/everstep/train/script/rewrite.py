@@ -9,9 +9,9 @@ true for one that it enters whatever the condition says. Either stands in a ``tr
 Lines and columns stay those of the source, so that tracebacks and debuggers show what the user wrote.
 
 Loops of generator functions do not report; these functions become such that a generator can be made anew where it was
-suspended, see `reentrant`. List comprehensions that may train become loops first, see `comprehensions`. Left
-alone: coroutines, other comprehensions, what runs once per sample or inside a compiled graph (`LEFT_ALONE`, ``collate``
-in the name, functions under a compiling decorator).
+suspended, see `reentrant`. List comprehensions that may train become loops first, see `comprehensions`. What a ``with``
+enters is held by a variable, see `withs`. Left alone: coroutines, other comprehensions, what runs once per sample or
+inside a compiled graph (`LEFT_ALONE`, ``collate`` in the name, functions under a compiling decorator).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 from everstep.train.script.comprehensions import unfold
 from everstep.train.script.operands import Pending, pending
 from everstep.train.script.reentrant import Yield, reentrant
+from everstep.train.script.withs import bound, names_of
 
 MARKER = "__everstep__"
 """Name in every rewritten module's globals; what must stand there is `everstep.train.script.heads.Marker`."""
@@ -110,8 +112,9 @@ def rewrite(source: bytes, filename: str, module: str) -> Rewritten:
     """
     tree = unfold(ast.parse(source, filename), lambda node: _left_alone(node) or _yields(node))
     spans = tuple(_span(node) for node in ast.walk(tree) if isinstance(node, _COMPREHENSIONS))
-    left_pending = pending(tree)
-    rewriter = _Rewriter(module, os.path.basename(filename))
+    managers = names_of(tree)
+    left_pending = pending(tree, managers)
+    rewriter = _Rewriter(module, os.path.basename(filename), managers)
     rewritten = ast.fix_missing_locations(rewriter.visit(tree))
     code = compile(rewritten, filename, "exec", dont_inherit=True)
     digest = hashlib.sha256(source).hexdigest()
@@ -128,11 +131,12 @@ def _span(node: ast.expr) -> Span:
 
 
 class _Rewriter(ast.NodeTransformer):
-    def __init__(self, module: str, file: str) -> None:
+    def __init__(self, module: str, file: str, managers: Mapping[int, str]) -> None:
         self.sites: list[Site] = []
         self.yields: list[Yield] = []
         self._module = module
         self._file = file
+        self._managers = managers
         self._names: list[str] = []
         self._loops: list[int] = []
         self._returns: set[int] = set()
@@ -168,6 +172,11 @@ class _Rewriter(ast.NodeTransformer):
         condition = ast.BoolOp(ast.Or(), [forced, node.test])
         node.test = _placed(ast.BoolOp(ast.And(), [_call("head", number), condition]), node.test)
         return self._close(node, number)
+
+    def visit_With(self, node: ast.With) -> ast.AST:
+        bindings = [self._managers.get(id(item.context_expr), "") for item in node.items]
+        self.generic_visit(node)
+        return bound(node, bindings, MARKER)
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         if self._loops:

@@ -17,7 +17,7 @@ from everstep.train.pace import Pace
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests, Terminations
 from everstep.train.saves import Fenced, Saves
-from everstep.train.script import graph, objects, progress, states, surroundings
+from everstep.train.script import graph, managers, objects, progress, states, surroundings
 from everstep.train.script.advance import position
 from everstep.train.script.audit.audits import Audits
 from everstep.train.script.grounds import Grounds
@@ -296,9 +296,12 @@ class Session:
         output = parts.output.position()
         path, captured = self._captured(stack)
         for problem in captured.problems:
-            self._warn(
-                f"{problem.where} ({problem.what}) cannot be saved: {problem.why}; a relaunch refuses if it is used"
-            )
+            told = f"{managers.readable(problem.where)} ({problem.what}) cannot be saved: {problem.why}"
+            if managers.holds(problem.where):
+                # It will be used for certain, at the end of the `with`.
+                self._warn(f"no save can be made: {told}")
+                raise Unsafe(told)
+            self._warn(f"{told}; a relaunch refuses if it is used")
         return {
             "kind": "script",
             "format": FORMAT,
