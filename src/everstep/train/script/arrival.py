@@ -11,7 +11,7 @@ from typing import Any
 from everstep.model import handshake
 from everstep.train.loaders import WrongData
 from everstep.train.opening import restored
-from everstep.train.script import batches, graph, loopgraph, objects, states, surroundings
+from everstep.train.script import batches, graph, loopgraph, objects, states, streams, surroundings
 from everstep.train.script.again import Again
 from everstep.train.script.grounds import KEY, Grounds
 from everstep.train.script.heads import Record
@@ -140,7 +140,7 @@ class Arriving:
         in_graph = [at for at, turn in enumerate(self.path.turns) if turn.in_graph] if records else []
         grounds = Grounds(records, in_graph)
         spaces += [loopgraph.fresh(records, in_graph)] if in_graph else []
-        spaces += [grounds.space()] if records else []
+        spaces += [grounds.space(), streams.space()] if records else []
         try:
             restored = restore(spaces)
         except graph.Unrestorable as error:
@@ -152,6 +152,7 @@ class Arriving:
             {name: value for one in restored for name, value in one.values.items() if one.key == loopgraph.KEY},
         )
         if records:
+            streams.write(restored)
             self._write_grounds(grounds, restored)
 
     def _write_grounds(self, grounds: Grounds, restored: Sequence[graph.Restored]) -> None:

@@ -8,8 +8,10 @@ over that one, and where this is not possible either, the relaunch is refused.
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -104,8 +106,30 @@ def _leaves(iterator: Any) -> list[Any]:
         return iterator.parts()
     children = _children(iterator)
     if children is not None:
-        return [leaf for child in children for leaf in _leaves(child)]
+        return [*_functions(iterator), *(leaf for child in children for leaf in _leaves(child))]
     return _held(iterator)
+
+
+def _functions(iterator: Any) -> list[Any]:
+    """What `map` and the like call, if it may have a state: functions in functions, and objects of the script's."""
+    if not isinstance(iterator, _C_WRAPPERS):
+        return []
+    called = [one for one in gc.get_referents(iterator) if callable(one) and not isinstance(one, Iterator | type)]
+    return [part for one in called for part in _parts(one) if _may_keep_state(part)]
+
+
+def _parts(called: Any) -> list[Any]:
+    if isinstance(called, types.MethodType):
+        return [called.__self__]
+    if type(called) is functools.partial:
+        return [*_parts(called.func), *called.args, *called.keywords.values()]
+    return [called]
+
+
+def _may_keep_state(part: Any) -> bool:
+    if isinstance(part, types.FunctionType):
+        return part.__closure__ is not None or bool(vars(part))
+    return type(part) in (list, dict, set) or "__everstep__" in vars(sys.modules.get(type(part).__module__, types))
 
 
 def _children(iterator: Any) -> list[Any] | None:
@@ -157,6 +181,9 @@ class _Remaking:
         children = _children(iterator)
         if children is None:
             return self._leaf(iterator, taken, fixed=fixed)
+        for called in _functions(iterator):
+            if self._restored.popleft() is not called:
+                raise WrongData(f"it calls another {type(called).__qualname__} than before the save")
         maker = None if fixed else _maker(iterator)
         made = [self.run(child, taken, fixed=maker is None) for child in children]
         if maker is None or all(one is child for one, child in zip(made, children, strict=True)):

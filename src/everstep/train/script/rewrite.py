@@ -89,6 +89,7 @@ class Rewritten:
         yields: where its generators can be entered, by number from 1.
         pending: what its calls leave with the interpreter.
         digest: SHA-256 of the source.
+        counters: where it looks at the counters of `functools.lru_cache`, which cannot be set; "" if it does not.
     """
 
     code: CodeType
@@ -97,6 +98,7 @@ class Rewritten:
     yields: tuple[Yield, ...]
     pending: Pending
     digest: str
+    counters: str
 
 
 def rewrite(source: bytes, filename: str, module: str) -> Rewritten:
@@ -113,12 +115,15 @@ def rewrite(source: bytes, filename: str, module: str) -> Rewritten:
     tree = unfold(ast.parse(source, filename), lambda node: _left_alone(node) or _yields(node))
     spans = tuple(_span(node) for node in ast.walk(tree) if isinstance(node, _COMPREHENSIONS))
     managers = names_of(tree)
+    looks = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "cache_info"]
     left_pending = pending(tree, managers)
-    rewriter = _Rewriter(module, os.path.basename(filename), managers)
+    file = os.path.basename(filename)
+    rewriter = _Rewriter(module, file, managers)
     rewritten = ast.fix_missing_locations(rewriter.visit(tree))
     code = compile(rewritten, filename, "exec", dont_inherit=True)
     digest = hashlib.sha256(source).hexdigest()
-    return Rewritten(code, tuple(rewriter.sites), spans, tuple(rewriter.yields), left_pending, digest)
+    where = f"{file}:{looks[0].lineno} (cache_info)" if looks else ""
+    return Rewritten(code, tuple(rewriter.sites), spans, tuple(rewriter.yields), left_pending, digest, where)
 
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -17,7 +17,7 @@ from everstep.train.pace import Pace
 from everstep.train.reports import Reporter
 from everstep.train.requests import Requests, Terminations
 from everstep.train.saves import Fenced, Saves
-from everstep.train.script import graph, managers, objects, progress, states, surroundings
+from everstep.train.script import descriptors, graph, managers, objects, progress, states, streams, surroundings
 from everstep.train.script.advance import position
 from everstep.train.script.audit.audits import Audits
 from everstep.train.script.grounds import Grounds
@@ -334,7 +334,7 @@ class Session:
             loops = LoopIterators(self.heads.stack[1:])
             path = self._path(stack, loops)
             grounds = Grounds(self.heads.stack[1:], loops.in_graph).space()
-            spaces = [*objects.spaces(sources.modules(), stack, path.places), loops.space(), grounds]
+            spaces = [*objects.spaces(sources.modules(), stack, path.places), loops.space(), grounds, streams.space()]
             made = self._setup.made
             settings = graph.Settings(is_user=sources.has, made_by_setup=made, in_loop=loops.in_loop, live=True)
             captured = graph.capture(spaces, settings)
@@ -353,6 +353,14 @@ class Session:
         others = strangers(self._parts.gang.world_size)
         if others is not None:
             raise Hindered(f"no save can be made: {others}")
+        opened = descriptors.in_use()
+        if opened:
+            raise Hindered(f"no save can be made while a file opened by number is in use: {opened}; open it by open()")
+        for rewritten in self._parts.sources.rewritten.values():
+            if rewritten.counters:
+                raise Hindered(
+                    f"no save can be made in a script that looks at the counters of a cache: {rewritten.counters}"
+                )
         variable = set_context_variable(self._parts.sources.modules())
         if variable:
             raise Hindered(f"no save can be made while the context variable {variable} is set")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextvars
 import decimal
 import importlib
@@ -23,7 +22,7 @@ import torch
 from torch.utils._device import DeviceContext
 
 from everstep.train import randomness
-from everstep.train.script import logs
+from everstep.train.script import counted, descriptors, logs
 
 
 def versions() -> dict[str, str]:
@@ -69,7 +68,8 @@ def _begin() -> None:
     _at_start.clear()
     _at_start.update(os.environ)
     logs.begin()
-    count_exit_functions()
+    counted.begin()
+    descriptors.begin()
 
 
 def modes() -> dict[str, Any]:
@@ -97,7 +97,7 @@ def modes() -> dict[str, Any]:
         "errors of numpy": _numpy_errors(),
         "default device": _default_device(),
         "handlers of signals": _signal_handlers(),
-        "functions for the exit": _registered[0],
+        **counted.counts(),
         "finalizers": _finalizers(),
         "levels of logs": logs.levels(),
         "handlers of logs": logs.handlers(_is_of_the_user),
@@ -200,21 +200,6 @@ def _is_of_the_user(module: str) -> bool:
     return "__everstep__" in vars(sys.modules.get(module, math))
 
 
-_registered = [0]
-_register = atexit.register
-
-
-def count_exit_functions() -> None:
-    """From now on it is counted how many functions the script registers to be called at its exit."""
-
-    def register(func: Any, /, *arguments: Any, **named: Any) -> Any:
-        if "__everstep__" in sys._getframe(1).f_globals:
-            _registered[0] += 1
-        return _register(func, *arguments, **named)
-
-    atexit.register = register
-
-
 def _finalizers() -> list[str]:
     """What `weakref.finalize` is to call: by functions of the script's, and for objects of classes of the script's."""
     registry: Any = getattr(weakref.finalize, "_registry", {})
@@ -255,8 +240,7 @@ _SETTABLE: dict[str, Callable[[Any], object]] = {
 
 
 _FIXED = (
-    "inference", "autocast", "handlers of signals", "functions for the exit", "finalizers", "log files",
-    "handlers of logs",
+    "inference", "autocast", "handlers of signals", *counted.KINDS, "finalizers", "log files", "handlers of logs",
 )  # fmt: skip
 """What cannot be set as it was: the setup of the script has to."""
 

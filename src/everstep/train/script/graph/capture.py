@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from everstep.train.script.graph import kinds_live
+from everstep.train.script.graph import kinds_live, shared_bytes
 from everstep.train.script.graph.addresses import DIGITS, HIGHEST, LOWEST, Addresses
 from everstep.train.script.graph.kinds import Hopeless, by_name, kind_of
 from everstep.train.script.graph.kinds_generators import mark_own_cells
@@ -136,6 +136,7 @@ class _Walk:
         self._addresses.mark(
             captured, self._things, self._numbers, self.memory, problem=self._problem, value=self._bad_value
         )
+        shared_bytes.mark(self._things, self.memory, self._hold_back)
         mark_own_cells(captured)
 
     def _node(self, number: int, thing: object) -> tuple[str, Any, list[Any]]:
@@ -157,6 +158,9 @@ class _Walk:
         what = f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.")
         self._hopeless.append((number, what, why))
         return ("problem", (what, why), [])
+
+    def _hold_back(self, number: int, thing: object, why: str) -> None:
+        self._captured.nodes[number] = self._problem(number, thing, why)
 
     def _references(self, parts: Sequence[object]) -> list[Any]:
         numbers, things, addresses = self._numbers, self._things, self._addresses

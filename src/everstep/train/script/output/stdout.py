@@ -126,10 +126,9 @@ class Stdout:
         os.close(self._terminal)
 
     def _flush(self) -> None:
-        # The script may have put something of its own over ours.
-        streams: list[TextIO | None] = [sys.stdout, self._text]
-        for stream in streams:
-            if stream is not None and not stream.closed:
+        # The script may have put something over ours. What an object of a class of its own holds back is in that object.
+        for stream in (sys.stdout, self._text):
+            if isinstance(stream, io.IOBase) and not stream.closed:
                 stream.flush()
 
     def _start(self) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from everstep.train.script import descriptors
+
 
 class Listener(Protocol):
     """Told before it happens, with real paths."""
@@ -74,6 +76,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _open(listener: Listener, path: Any, mode: Any, flags: Any) -> None:
+    if isinstance(path, int):
+        descriptors.wrapped(path)
     if isinstance(path, int) or path is None or not isinstance(flags, int):
         return
     if not flags & (os.O_WRONLY | os.O_RDWR):
