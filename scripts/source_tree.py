@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -62,8 +63,13 @@ def sources(root: Path) -> Iterator[Source]:
         )
 
 
-def imports(source: Source, *, typing_only: bool = True) -> Iterator[Import]:
+@functools.cache
+def imports(source: Source, *, typing_only: bool = True) -> tuple[Import, ...]:
     """The imports of a file, wherever they stand; `typing_only=False` leaves out ``if TYPE_CHECKING:`` blocks."""
+    return tuple(_imports(source, typing_only))
+
+
+def _imports(source: Source, typing_only: bool) -> Iterator[Import]:
     for node in _walk(source.tree, typing_only):
         if isinstance(node, ast.Import):
             for alias in node.names:

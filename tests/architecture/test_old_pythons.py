@@ -35,9 +35,13 @@ def interpreter(minor: int) -> str:
     pytest.skip(f"no Python 3.{minor} on this machine")
 
 
+@functools.cache
+def imports_torch(module: str) -> bool:
+    return any(found.module.partition(".")[0] == "torch" for found in imports(by_module()[module]))
+
+
 def needs_torch(module: str) -> bool:
-    closure = loaded_by(module, by_module())
-    return any(found.module.partition(".")[0] == "torch" for name in closure for found in imports(by_module()[name]))
+    return any(map(imports_torch, loaded_by(module, by_module())))
 
 
 @pytest.mark.expensive(family="old Pythons")

@@ -64,6 +64,7 @@ def disturbed() -> None:
     random.seed(99)
 
 
+@pytest.mark.expensive(family="shared generators")
 @pytest.mark.parametrize("kind", SHARED)
 @pytest.mark.parametrize("done", [1, 2, 3, 4, 5, 7, 12])
 def test_a_generator_that_the_training_draws_from_goes_on_where_it_was(kind: str, done: int) -> None:
@@ -158,6 +159,7 @@ def ended(loader: Callable[[], Any], epochs: int) -> tuple[dict[str, Any], dict[
     return saved
 
 
+@pytest.mark.expensive(family="more epochs")
 @pytest.mark.parametrize("kind", [*LOADERS, "stream with workers"])
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_more_epochs_go_on_as_if_they_had_been_asked_for_at_once(kind: str, epochs: int) -> None:

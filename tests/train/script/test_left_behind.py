@@ -207,12 +207,14 @@ def write(drill: Drill, body: str) -> None:
     (drill.place / "train.py").write_text(HEAD + body)
 
 
+@pytest.mark.expensive(family="left behind")
 @pytest.mark.parametrize("case", COMES_BACK)
 def test_it_comes_back(drill: Drill, case: str) -> None:
     write(drill, COMES_BACK[case])
     survives(drill, 5, 4)
 
 
+@pytest.mark.expensive(family="left behind, not saved")
 @pytest.mark.parametrize("case", NO_SAVE)
 def test_nothing_is_saved_there(drill: Drill, case: str) -> None:
     body, text = NO_SAVE[case]

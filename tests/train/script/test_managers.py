@@ -124,6 +124,7 @@ def write(drill: Drill, body: str) -> None:
     (drill.place / "train.py").write_text(start + HEAD + body)
 
 
+@pytest.mark.expensive(family="managers")
 @pytest.mark.parametrize("case", SURVIVE)
 def test_managers_come_back(drill: Drill, case: str) -> None:
     write(drill, SURVIVE[case])

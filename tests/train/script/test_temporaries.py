@@ -94,6 +94,7 @@ def write(drill: Drill, body: str) -> None:
     (drill.place / "train.py").write_text(HEAD + START + body)
 
 
+@pytest.mark.expensive(family="loops over temporaries")
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_loop_goes_on_over_what_it_went_over(drill: Drill, name: str) -> None:
     write(

@@ -19,9 +19,9 @@ from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any
 
 from everstep.train.script.holders import Entered
-from everstep.train.script.operands import Given, Manager, Needs, Pending
 from everstep.train.script.stores import ANYTHING
 from everstep.train.script.unchanging import MISSING, looked_into, never_changes, passed_on, root
+from everstep.train.script.waiting import Given, Manager, Needs, Pending
 
 _ALWAYS_CHANGING = frozenset(["grad", "param_groups[]", "param_groups[][]"])
 _CALL_ONCE = frozenset(["__import__", "eval", "exec", "getattr", "setattr", "super"])

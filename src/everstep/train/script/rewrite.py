@@ -25,8 +25,9 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from everstep.train.script.comprehensions import unfold
-from everstep.train.script.operands import Pending, pending
+from everstep.train.script.operands import pending
 from everstep.train.script.reentrant import Yield, reentrant
+from everstep.train.script.waiting import Pending
 from everstep.train.script.withs import bound, names_of
 
 MARKER = "__everstep__"

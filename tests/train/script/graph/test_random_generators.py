@@ -108,6 +108,7 @@ class Writer:
         return [f"    {line}" for line in self.block(depth + 1, 2, in_loop=in_loop)]
 
 
+@pytest.mark.expensive(family="random generators")
 @pytest.mark.parametrize("seed", range(24))
 def test_a_generator_goes_on_from_every_place(seed: int) -> None:
     source = Writer(seed).script()

@@ -126,7 +126,7 @@ class Stdout:
         os.close(self._terminal)
 
     def _flush(self) -> None:
-        # The script may have put something over ours. What an object of a class of its own holds back is in that object.
+        # The script may have put something over ours. What an object of its own holds back is in that object.
         for stream in (sys.stdout, self._text):
             if isinstance(stream, io.IOBase) and not stream.closed:
                 stream.flush()
