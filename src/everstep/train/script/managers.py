@@ -70,5 +70,5 @@ def install() -> None:
 
 def _hidden(frame: FrameType) -> Iterator[tuple[str, Entered]]:
     for name, value in frames.local_values(frame).items():
-        if name.startswith(ENTERED) and isinstance(value, Entered):
+        if name.startswith(ENTERED) and type(value) is Entered:
             yield name, value

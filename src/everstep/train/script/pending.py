@@ -232,7 +232,7 @@ def _calls_often(called: Any) -> bool:
 def _is_held(frame: FrameType, manager: Manager) -> bool:
     local = frame.f_locals
     entered = local.get(manager.hidden)
-    if isinstance(entered, Entered) and entered.is_own:
+    if type(entered) is Entered and entered.is_own:
         return True
     value = local.get(manager.variable)
     makers = manager.makers

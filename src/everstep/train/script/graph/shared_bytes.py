@@ -24,7 +24,7 @@ def mark(things: Sequence[object], memory: Claims, problem: Callable[[int, objec
         memory: of its tensors and arrays.
         problem: told number, thing and reason.
     """
-    held = [(number, *_range(thing)) for number, thing in enumerate(things) if isinstance(thing, KINDS)]
+    held = [(number, *_range(thing)) for number, thing in enumerate(things) if issubclass(type(thing), KINDS)]
     if held:
         pieces = [piece.memory for piece in memory.pieces() if piece.memory[0] == "cpu"]
         for number, start, length in held:

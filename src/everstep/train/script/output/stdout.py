@@ -128,7 +128,7 @@ class Stdout:
     def _flush(self) -> None:
         # The script may have put something over ours. What an object of its own holds back is in that object.
         for stream in (sys.stdout, self._text):
-            if isinstance(stream, io.IOBase) and not stream.closed:
+            if stream is not None and issubclass(type(stream), io.IOBase) and not stream.closed:
                 stream.flush()
 
     def _start(self) -> dict[str, Any]:
