@@ -12,6 +12,8 @@ import torch
 
 from everstep import train
 from everstep.train import beside
+from tests.train import gradient_habits
+from tests.train.gradient_habits import Made, batches
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -140,11 +142,58 @@ def test_what_an_optimizer_keeps_in_another_precision_is_not_rounded(place: Path
 
 def test_gradients_that_a_step_has_used_are_not_saved() -> None:
     model, optimizer = two_layers()
-    aside = beside.Beside({"model": model, "optimizer": optimizer})
+    aside = beside.Beside({"model": model, "optimizer": optimizer}, RuntimeError)
     for step in range(1, 4):
         optimizer.zero_grad()
         model(torch.ones(2, 3)).sum().backward()
         assert len(aside.state()["gradients"]["model"]) == 4
         optimizer.step()
         # Whether they are set to None before the next pass adds to them shows when that has come.
-        assert len(aside.state()["gradients"]) == (step == 1)
+        assert len(aside.state()["gradients"]) == (step < 3)
+
+
+def trained(folder: Path, make: Callable[[], Made], until: int = 0, **options: Any) -> list[torch.Tensor]:
+    """Weights at the end, or where it is left: in the pass ``until``; what was before its number is saved."""
+    torch.manual_seed(3)
+    objects, one_pass = make()
+    run = train.attach(dir=folder, every=0, **options, **objects)
+    for step, batch in run.steps(list(batches()), total=10):
+        one_pass(step, batch)
+        if step == until:
+            break
+    modules = [thing for thing in objects.values() if isinstance(thing, Model)]
+    return [parameter.detach().clone() for module in modules for parameter in module.parameters()]
+
+
+PLANS = [*((n,) for n in range(3, 10)), (3, 5), (2, 4, 6), (5, 6, 7, 8)]
+
+
+@pytest.mark.expensive(family="habits with gradients")
+@pytest.mark.parametrize("habit", gradient_habits.EXACT)
+def test_gradients_come_back_where_they_count(place: Path, habit: str) -> None:
+    undisturbed = trained(place / "undisturbed", gradient_habits.EXACT[habit])
+    for number, plan in enumerate(PLANS):
+        for until in plan:
+            trained(place / str(number), gradient_habits.EXACT[habit], until)
+        assert all(map(torch.equal, undisturbed, trained(place / str(number), gradient_habits.EXACT[habit]))), plan
+
+
+@pytest.mark.expensive(family="habits with gradients, refused")
+@pytest.mark.parametrize("habit", gradient_habits.REFUSED)
+def test_what_uses_gradients_that_were_not_saved_is_refused(place: Path, habit: str) -> None:
+    make, refused = gradient_habits.REFUSED[habit], 0
+    undisturbed = trained(place / "undisturbed", make)
+    for number, plan in enumerate(PLANS):
+        texts: list[str] = []
+        try:
+            for until in plan:
+                trained(place / str(number), make, until)
+            assert all(map(torch.equal, undisturbed, trained(place / str(number), make))), plan
+        except train.Refused as refusal:
+            texts.append(refusal.text)
+        assert all("attach(gradients=True)" in text for text in texts)
+        refused += len(texts)
+    assert refused
+    for until in (4, 8):
+        trained(place / "all", make, until, gradients=True)
+    assert all(map(torch.equal, undisturbed, trained(place / "all", make, gradients=True)))

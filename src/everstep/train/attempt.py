@@ -67,7 +67,14 @@ class Run:
         step: number of steps done, over all attempts. A step is one pass through the body of the loop.
     """
 
-    def __init__(self, objects: Mapping[str, Stateful], around: Surroundings, restored: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        objects: Mapping[str, Stateful],
+        around: Surroundings,
+        restored: dict[str, Any] | None,
+        *,
+        gradients: bool = False,
+    ) -> None:
         self._objects = dict(objects)
         self._around = around
         self._feed: Feed | None = None
@@ -80,7 +87,7 @@ class Run:
         self._finished = False
         self._stopping = False
         self._trained = False
-        self._beside = Beside(self._objects)
+        self._beside = Beside(self._objects, self.refuse, gradients=gradients)
         if restored is not None and "beside" in restored:
             self._beside.restore(restored.pop("beside"))
 

@@ -64,6 +64,7 @@ def attach(
     shared: bool | None = None,
     mirror: str | None = None,
     copy_at_once: bool = False,
+    gradients: bool = False,
     **objects: Stateful,
 ) -> Run:
     """Make training survive: restores the newest checkpoint, if there is one, and returns the `Run` that saves.
@@ -83,6 +84,9 @@ def attach(
             durable when it is there. Read where ``dir`` does not have what it has.
         copy_at_once: copy everything at the step boundary, nothing under the next forward and backward pass. For
             scripts that write to parameters outside of an optimizer's step in ways that torch does not see.
+        gradients: save the gradients that are there in any case. For scripts that use those of an earlier step now and
+            then, or only read them; where the steps before a save have set them to None, they are left out otherwise,
+            and whoever uses them behind a restart is refused.
         objects: what must come back, by names that stay the same: ``model=model, optimizer=optimizer``, anything with
             ``state_dict`` and ``load_state_dict``. The states of the random number generators come by themselves.
 
@@ -111,7 +115,7 @@ def attach(
         site.refuse(refusal.text)
         raise
     site.reporter.fact(handshake.FACT_RESTORED, **restored(opened, began))
-    return Run(objects, site.surround(env, opened, every_s, copy_at_once), opened.state)
+    return Run(objects, site.surround(env, opened, every_s, copy_at_once), opened.state, gradients=gradients)
 
 
 @dataclass

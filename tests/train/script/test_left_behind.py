@@ -98,6 +98,51 @@ for i in range(12):
         sys.stderr = sys.__stderr__
 print(weights(), type(sys.stderr).__name__)
 """,
+    "warnings, shown once": """
+import logging, warnings
+logging.captureWarnings(True)
+logging.captureWarnings(False)
+warnings.showwarning = lambda message, *_: print("warned:", message)
+
+class Mine(UserWarning):
+    pass
+
+def noisy(i):
+    warnings.warn("slow path")
+    warnings.warn(f"{i % 4}", Mine)
+
+for i in range(12):
+    print(step())
+    noisy(i)
+    if i == 8:
+        warnings.simplefilter("once")
+print(weights())
+""",
+    "captured warnings": """
+import logging, warnings
+logging.captureWarnings(True)
+for i in range(12):
+    print(step())
+    warnings.warn("slow path")
+print(weights())
+""",
+    "autocast without a cache": """
+with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+    for i in range(12):
+        print(step())
+print(weights())
+""",
+    "autocast around the model": """
+for epoch in range(4):
+    for i in range(3):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(torch.randn(6, 4)).float().square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+print(weights())
+""",
     "a lock file, and a file object over a number": """
 import fcntl, os, tempfile
 lock = os.open("lock", os.O_CREAT | os.O_RDWR)
@@ -135,6 +180,15 @@ print(open(path).read())
 os.remove(path)
 """,
         "while a file opened by number is in use: train.py:",
+    ),
+    "autocast around steps": (
+        """
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    for i in range(12):
+        step()
+print(weights())
+""",
+        "inside of `torch.autocast`",
     ),
     "counters of a cache": (
         """
@@ -225,6 +279,20 @@ def test_nothing_is_saved_there(drill: Drill, case: str) -> None:
     assert drill.launch() == rc, drill.said()
     assert not drill.resumed()
     assert drill.log() == plain
+
+
+def test_standard_output_by_its_number_is_told(drill: Drill) -> None:
+    write(
+        drill,
+        """
+import sys
+sys.stdout = open(1, "w", buffering=1, closefd=False)
+for i in range(8):
+    print(i, step())
+""",
+    )
+    assert drill.launch() == 0
+    assert "what is printed through this is not in the log of all launches" in drill.said()
 
 
 @pytest.mark.parametrize("case", REFUSED)

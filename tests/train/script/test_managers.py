@@ -95,6 +95,61 @@ def train():
 train()
 print(weights())
 """,
+    "from a property, and from a subscript": """
+class Trainer:
+    made = []
+
+    @property
+    def section(self):
+        return Section(f"at {len(LOG)}")
+
+    def __getitem__(self, number):
+        return Section(f"number {number} at {len(LOG)}")
+
+    def fit(self):
+        for epoch in range(4):
+            with self.section, self[epoch]:
+                for i in range(4):
+                    LOG.append(step())
+
+Trainer().fit()
+print(weights())
+""",
+    "closing": """
+class Counted:
+    def __init__(self):
+        self.before = len(LOG)
+
+    def close(self):
+        print("closed", len(LOG) - self.before)
+
+for epoch in range(4):
+    with contextlib.closing(Counted()):
+        for i in range(4):
+            LOG.append(step())
+print(weights())
+""",
+    "a file that a pass opens": """
+@contextlib.contextmanager
+def logged(path):
+    with open(path, "w") as file:
+        yield file
+
+@contextlib.contextmanager
+def closed(path):
+    file = open(path, "w")
+    try:
+        yield file
+    finally:
+        file.close()
+
+for epoch in range(3):
+    with logged(f"log-{epoch}") as file, closed(f"other-{epoch}") as other:
+        for i in range(5):
+            file.write(f"{step()};")
+            other.write(f"{i};")
+print(weights(), *(open(f"log-{i}").read() for i in range(3)), *(open(f"other-{i}").read() for i in range(3)))
+""",
     "which manager is chosen, and what leaves": """
 def train(careful):
     for epoch in range(4):
@@ -152,6 +207,26 @@ print(name, weights())
     assert "the manager (Section) of a `with` in <module> (train.py) is another object" in drill.said()
 
 
+def test_a_variable_that_is_given_another_manager_meanwhile_is_refused(drill: Drill) -> None:
+    write(
+        drill,
+        """
+def train():
+    section = Section("first")
+    with section:
+        for i in range(12):
+            LOG.append(step())
+            if i == 2:
+                section = Section("second")
+
+train()
+""",
+    )
+    assert drill.launch(8) == -9
+    assert drill.launch() == 76
+    assert "the manager (Section) of a `with` in train (train.py) is another object" in drill.said()
+
+
 def test_a_manager_that_cannot_be_saved_is_no_place_for_a_save(drill: Drill) -> None:
     write(drill, "with Locked('all'):\n    for i in range(12):\n        LOG.append(step())\nprint(weights())\n")
     rc, plain = drill.plain()
@@ -167,6 +242,7 @@ def test_compiled_functions_may_enter_managers(drill: Drill) -> None:
         drill,
         """
 SCALE = [1.0]
+lowered = torch.autocast("cpu", dtype=torch.bfloat16, enabled=False)
 
 class Scaled:
     def __init__(self, by):
@@ -175,6 +251,8 @@ class Scaled:
         SCALE[0] *= self.by
     def __exit__(self, *_):
         SCALE[0] /= self.by
+
+trebled = Scaled(3.0)
 
 @contextlib.contextmanager
 def doubled():
@@ -187,6 +265,8 @@ def doubled():
 def helper(x):
     with Scaled(4.0), torch.no_grad():
         y = x * SCALE[0]
+    with lowered, trebled:
+        y = y + SCALE[0]
     with doubled():
         return y + x * SCALE[0]
 
@@ -197,4 +277,5 @@ for i in range(12):
 print(total, SCALE)
 """,
     )
+    assert drill.plain()[0] == 0
     survives(drill, 5)

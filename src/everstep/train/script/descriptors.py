@@ -16,6 +16,9 @@ _open = os.open
 _opened: dict[int, tuple[tuple[int, int], str]] = {}
 """By number: device and inode, and where in the script it was opened."""
 
+past_stdout: list[str] = []
+"""Where the script has opened standard output by its number."""
+
 
 def begin() -> None:
     """From now on they are noted."""
@@ -23,8 +26,15 @@ def begin() -> None:
 
 
 def wrapped(number: int) -> None:
-    """A file object was made of it: that one comes back."""
+    """A file object was made of it: that one comes back. What is printed through one over standard output is not in the
+    log of all launches."""
     _opened.pop(number, None)
+    if number == 1 and not past_stdout:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and "__everstep__" not in frame.f_globals:
+            frame = frame.f_back
+        if frame is not None:
+            past_stdout.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
 
 
 def in_use() -> str:

@@ -143,10 +143,11 @@ class Entrances:
         """What holds a manager that a ``with`` is about to enter."""
         if torch.compiler.is_compiling():
             return Entered(manager, is_own=False)
+        seen = vars(manager)["thing"] if type(manager) is contextlib.closing else manager
         if type(manager) is contextlib._GeneratorContextManager:
             names = getattr(manager.func, "__globals__", {})
         else:
-            names = vars(sys.modules.get(type(manager).__module__, contextlib))
+            names = vars(sys.modules.get(type(seen).__module__, contextlib))
         return Entered(manager, is_own="__everstep__" in names)
 
     def holding(self, stand_in: Any) -> Held:

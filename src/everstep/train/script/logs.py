@@ -60,7 +60,9 @@ def _loggers() -> Iterator[tuple[str, logging.Logger]]:
 
 
 def _made_by_itself(handler: logging.Handler, name: str) -> bool:
-    """True for what ``logging.warning`` adds to the root where there is nothing."""
+    """True for what `logging` adds where there is nothing."""
+    if type(handler) is logging.NullHandler:
+        return True  # writes nothing; ``captureWarnings`` adds one at the first warning
     if name or type(handler) is not logging.StreamHandler:
         return False
     return handler.stream is sys.stderr and getattr(handler.formatter, "_fmt", None) == logging.BASIC_FORMAT

@@ -32,7 +32,7 @@ _MANAGERS = frozenset([
     "tensorboardX", "threading", "torch", "tqdm", "transformers", "wandb", "warnings", "zipfile",
 ])  # fmt: skip
 """Packages whose managers a relaunch may make anew: they note nothing that training changes, or it is put back."""
-_OF_CONTEXTLIB = frozenset(["closing", "nullcontext", "redirect_stderr", "redirect_stdout", "suppress"])
+_OF_CONTEXTLIB = frozenset(["chdir", "closing", "nullcontext", "redirect_stderr", "redirect_stdout", "suppress"])
 _FROM_EXPRESSION = "give the call a statement of its own"
 
 

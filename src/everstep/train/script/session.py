@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
+import torch
+
 from everstep.model import handshake
 from everstep.train.gang import Gang
 from everstep.train.pace import Pace
@@ -294,6 +296,8 @@ class Session:
         stack = self._frames(record)
         parts = self._parts
         output = parts.output.position()
+        for where in descriptors.past_stdout:
+            self._warn(f"{where}: what is printed through this is not in the log of all launches")
         path, captured = self._captured(stack)
         for problem in captured.problems:
             told = f"{managers.readable(problem.where)} ({problem.what}) cannot be saved: {problem.why}"
@@ -353,6 +357,10 @@ class Session:
         others = strangers(self._parts.gang.world_size)
         if others is not None:
             raise Hindered(f"no save can be made: {others}")
+        if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")) and torch.is_autocast_cache_enabled():
+            reason = "no save can be made inside of `torch.autocast`, which keeps copies of the weights until it ends"
+            self._warn(f"{reason}: put it around the forward pass alone, or give cache_enabled=False")
+            raise Unsafe(reason)
         opened = descriptors.in_use()
         if opened:
             raise Hindered(f"no save can be made while a file opened by number is in use: {opened}; open it by open()")

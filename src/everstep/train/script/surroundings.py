@@ -22,7 +22,7 @@ import torch
 from torch.utils._device import DeviceContext
 
 from everstep.train import randomness
-from everstep.train.script import counted, descriptors, logs
+from everstep.train.script import counted, descriptors, logs, shown
 
 
 def versions() -> dict[str, str]:
@@ -103,6 +103,7 @@ def modes() -> dict[str, Any]:
         "handlers of logs": logs.handlers(_is_of_the_user),
         "log files": _log_files(),
         "warnings": _warning_filters(),
+        "warnings that were shown": shown.capture(),
     }
 
 
@@ -236,6 +237,8 @@ _SETTABLE: dict[str, Callable[[Any], object]] = {
     "default device": torch.set_default_device,
     "warnings": _set_warning_filters,
     "levels of logs": logs.set_levels,
+    # Behind the filters: a change of these makes all registries void.
+    "warnings that were shown": shown.restore,
 }
 
 

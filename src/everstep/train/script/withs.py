@@ -10,8 +10,8 @@
 
 A relaunch enters a manager of its own on its way, and writes into it what the first was, see `managers`.
 
-Left alone: what a library makes, which is made anew or not held at all (see `pending`), what a variable holds already,
-the bodies of classes, and functions that look at their own variables.
+Left alone: what a library makes, which is made anew or not held at all (see `pending`), the bodies of classes, and
+functions that look at their own variables.
 """
 
 from __future__ import annotations
@@ -70,9 +70,13 @@ def _foreign(tree: ast.Module) -> Iterator[str]:
 
 
 def _may_be_own(node: ast.expr, foreign: set[str]) -> bool:
+    """Whether a manager may be one of the script's; what a variable holds may be given another one meanwhile."""
     if isinstance(node, ast.IfExp):
         return _may_be_own(node.body, foreign) or _may_be_own(node.orelse, foreign)
-    return isinstance(node, ast.Call) and (path(node.func) or ("",))[0] not in foreign
+    if isinstance(node, ast.Call):
+        names = path(node.func) or ("",)
+        return names[0] not in foreign or names[-1] == "closing"
+    return (path(node) or ("",))[0] not in foreign
 
 
 def _placed(node: _Node, like: ast.AST) -> _Node:

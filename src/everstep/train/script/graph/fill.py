@@ -60,7 +60,9 @@ class Restoring:
         """As `restore`, but of the spaces that are there alone; what the setup has yet to make is a `Poison`."""
         keys = {space.key for space in spaces}
         roots = [references for key, _, references in self._captured.roots if key in keys]
-        return self._restore(spaces, _reachable(self._captured, roots))
+        restored = self._restore(spaces, _reachable(self._captured, roots))
+        kinds_generators.not_for_good()
+        return restored
 
     def final(self, spaces: Sequence[Space]) -> list[Restored]:
         """As `restore`."""

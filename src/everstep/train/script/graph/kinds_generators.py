@@ -119,6 +119,7 @@ class _SuspendedKind(Kind):
         made.__name__, made.__qualname__ = saved.name.rpartition(".")[2], saved.name
         if saved.instruction >= 0:
             _enter(made, names[MARKER], saved)
+        _made.append(made)
         return made
 
     def fill(self, thing: Any, extra: Any, refs: list[Any], filling: Filling) -> None:
@@ -262,6 +263,16 @@ _replaced: dict[int, Any] = {}
 """Generators of the relaunch that others take the place of, until the last of them is in place."""
 
 
+_made: list[Any] = []
+"""What this restore has made."""
+
+
+def not_for_good() -> None:
+    """What the restore has made will be made again: nothing happens when that is dropped meanwhile."""
+    _replaced.update((id(generator), generator) for generator in _made)
+    _made.clear()
+
+
 class _Gone:
     """What a holder of a replaced generator has: nothing happens when that is dropped, and its use refuses."""
 
@@ -293,6 +304,7 @@ def let_go() -> None:
             if issubclass(type(holder), Held):
                 holder.inner, holder.source = _Gone(generator.__qualname__), None
     _replaced.clear()
+    _made.clear()
 
 
 def _keep(generator: Any) -> None:

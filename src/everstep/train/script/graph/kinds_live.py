@@ -167,6 +167,9 @@ class _GeneratorKind(Kind):
         return made
 
 
+_OF_FILES = (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
+
+
 class _FileKind(Kind):
     """Files: name, mode and offset; in place if the relaunch opened the same name in the same mode, else opened again.
 
@@ -183,6 +186,8 @@ class _FileKind(Kind):
             return (str(name), mode, None, "", text), ()
         if not isinstance(name, str) or not thing.seekable():
             raise Hopeless("a pipe or a file without a path cannot be opened again")
+        if is_text and type(thing.buffer) not in _OF_FILES:
+            raise Hopeless(f"it is a text over a {type(thing.buffer).__name__}; open it in the loop")
         if not thing.readable():
             thing.flush()
         return (name, mode, thing.tell(), os.path.realpath(f"/proc/self/fd/{thing.fileno()}"), text), ()
