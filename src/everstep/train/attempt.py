@@ -161,7 +161,7 @@ class Run:
         if self.step > 0 and self._restored_feed is None:
             raise self.refuse(f"checkpoint {self.base} has no data position: it was written by a loop without steps()")
         try:
-            return Feed(loader, epochs, self._restored_feed)
+            return Feed(loader, epochs, self._restored_feed, attached=self._objects.values())
         except WrongData as error:
             raise self.refuse(f"cannot resume from checkpoint {self.base}: {error}") from error
 

@@ -17,13 +17,14 @@ data.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from everstep.train import randomness, seeding
+from everstep.train import noise, randomness, seeding
 from everstep.train.indexed import IndexedLoader
 from everstep.train.loaders import WrongData, digest, generators, samplers
 
@@ -50,16 +51,33 @@ class Feed:
         loader: a ``DataLoader`` or any iterable that can be iterated once per epoch.
         epochs: number of epochs, None for no end.
         resume: what `state` gave in the checkpoint, None to begin at the beginning.
+        attached: objects whose state is saved beside this; workers keep one that is their data set as they got it.
 
     Raises:
         WrongData: the loader does not give again what it gave before.
         ValueError: the loader can never be resumed exactly.
     """
 
-    def __init__(self, loader: Iterable[Any], epochs: int | None, resume: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        epochs: int | None,
+        resume: dict[str, Any] | None,
+        *,
+        attached: Iterable[Any] = (),
+    ) -> None:
         self._loader = loader
         self._epochs = epochs
         self._generators = generators(loader)
+        self._own: list[Any] = []
+        self._attached: Any = None
+        if isinstance(loader, DataLoader):
+            if loader.num_workers:
+                # The generators of their data sets come back with every batch of theirs.
+                self._attached = next((thing for thing in attached if thing is loader.dataset), None)
+            else:
+                known = {id(generator) for generator in self._generators}
+                self._own = [one for one in noise.own_generators(loader.dataset) if id(one) not in known]
         self._indexed: IndexedLoader | None = None
         if isinstance(loader, DataLoader):
             if not getattr(loader, "in_order", True):
@@ -120,6 +138,7 @@ class Feed:
             "ended_after": self._ended_after,
             "opened_with": self._opened_with,
             "generators": [generator.get_state() for generator in self._generators],
+            "own": noise.states(self._own),
         }
         if self._indexed is not None:
             state["indexed"] = self._indexed.state()
@@ -134,10 +153,15 @@ class Feed:
             set_epoch = getattr(sampler, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(self.epoch)
+        begun_with = self._opened_with.get("dataset")
         self._opened_with = {
             "random": randomness.capture(),
             "generators": [generator.get_state() for generator in self._generators],
+            "own": noise.states(self._own),
         }
+        if self._attached is not None:
+            kept = begun_with is not None and getattr(self._loader, "persistent_workers", False)
+            self._opened_with["dataset"] = begun_with if kept else copy.deepcopy(self._attached.state_dict())
         self._batches = iter(self._loader) if self._indexed is None else self._indexed.open()
 
     def _end(self) -> None:
@@ -172,6 +196,13 @@ class Feed:
             self._replay(state, ended_after)
             self._replay_end()
         self._set_generators(state["generators"])
+        self._set_own(state)
+
+    def _set_own(self, saved: dict[str, Any]) -> None:
+        states = saved.get("own", [])
+        if len(states) != len(self._own):
+            raise WrongData("the data set does not have the random generators that it had")
+        noise.restore(self._own, states)
 
     def _set_generators(self, states: list[Any]) -> None:
         for generator, saved in zip(self._generators, states, strict=True):
@@ -180,11 +211,20 @@ class Feed:
     def _replay(self, state: dict[str, Any], consumed: int) -> None:
         """Begin ``self.epoch`` as it was begun, and go on to where ``consumed`` batches are through."""
         randomness.restore(state["opened_with"]["random"])
-        self._set_generators(state["opened_with"]["generators"])
+        opened_with = state["opened_with"]
+        self._set_generators(opened_with["generators"])
+        self._set_own(opened_with)
         skip = 0
         if self._indexed is not None:
             skip = self._indexed.resume(state["indexed"], consumed, first_epoch=self.epoch == 0)
-        self._open()
+        if self._attached is not None and "dataset" in opened_with:
+            now = copy.deepcopy(self._attached.state_dict())
+            self._attached.load_state_dict(copy.deepcopy(opened_with["dataset"]))
+            self._opened_with["dataset"] = opened_with["dataset"]
+            self._open()
+            self._attached.load_state_dict(now)
+        else:
+            self._open()
         self.consumed = skip
         while self.consumed < consumed:
             try:

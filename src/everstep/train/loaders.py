@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from everstep.train import randomness
+from everstep.train import noise, randomness
 
 
 class WrongData(Exception):
@@ -118,7 +118,7 @@ class CollateWithState:
 
     def state(self, dataset: Any) -> dict[str, Any]:
         """What is shipped."""
-        return worker_random()
+        return {**worker_random(), "own": noise.states(noise.own_generators(dataset))}
 
 
 class InitWithState:
@@ -138,6 +138,9 @@ class InitWithState:
     def restore(self, state: dict[str, Any]) -> None:
         """Undo what `CollateWithState.state` took."""
         randomness.restore(state)
+        info = torch.utils.data.get_worker_info()
+        if info is not None and state.get("own"):
+            noise.restore(noise.own_generators(info.dataset), state["own"])
 
 
 def worker_random() -> dict[str, Any]:
