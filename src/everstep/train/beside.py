@@ -89,12 +89,13 @@ class Beside:
                 if number in gradients:
                     trained.grad = gradients[number].to(device=trained.device)
                 elif number in missing:
-                    trained.grad = _Missing.of(trained, functools.partial(self._used, name, number))
+                    trained.grad = _Missing.of(trained, functools.partial(_used, weakref.ref(self), name, number))
                     standing.append(trained)
         _gradients.miss(standing)
 
-    def _used(self, name: str, number: int) -> NoReturn:
-        raise self._refuse(
+    def refused(self, name: str, number: int) -> BaseException:
+        """What is raised where the gradient of a parameter is used that was not saved."""
+        return self._refuse(
             f"the script uses the gradient of parameter {number} of {name} that an earlier step had used: it was not "
             "saved, since the steps before the save set theirs to None; attach(gradients=True) saves all of them from "
             "the start"
@@ -131,6 +132,12 @@ def _parameters(thing: Any) -> Iterable[torch.Tensor]:
     if isinstance(thing, torch.optim.Optimizer):
         return (parameter for group in thing.param_groups for parameter in group["params"])
     return ()
+
+
+def _used(beside: Callable[[], Beside | None], name: str, number: int) -> NoReturn:
+    # A parameter keeps its gradient alive where the garbage collector does not see it: no circle through that.
+    alive = beside()
+    raise RuntimeError("a gradient that was not saved is used") if alive is None else alive.refused(name, number)
 
 
 class _Missing(torch.Tensor):
